@@ -1,8 +1,11 @@
-//! Real clients against the real program: each script under `crates/quipu/tests/clients` gets a fresh server.
+//! Runs real clients against the real program: each script under `crates/quipu/tests/clients` gets
+//! a fresh server.
 //!
-//! One whose name ends in `_at_rest` is run twice on the same directory, with a clean stop between: first with the word `before`, then with `after`.
+//! A script with a name ending in `_at_rest` runs twice on the same directory, with a clean stop
+//! between: first with the word `before`, then with `after`.
 //!
-//! A script takes the port of RESP, finds that of HTTP in `QUIPU_HTTP`, ends with status 0 if everything was as it ought to be, and says how many checks it made.
+//! A script gets the RESP port as an argument and the HTTP port in `QUIPU_HTTP`. It ends with
+//! status 0 on success, and prints the number of its checks.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -16,7 +19,7 @@ use crate::paths::{root, target};
 use crate::run::{CommandOutcome, command_line, run};
 use crate::tools::{self, Tools};
 
-/// How the scripts are run; by the end of their names.
+/// The interpreter of a script, by the extension of its name.
 fn interpreter(script: &Path, tools: &Tools) -> anyhow::Result<PathBuf> {
     match script.extension().and_then(|extension| extension.to_str()) {
         Some("sh") => Ok("bash".into()),
@@ -49,7 +52,8 @@ pub fn clients(profile: &str) -> anyhow::Result<PartResult> {
 /// Builds the program in a profile, and returns its path.
 pub fn build_program(profile: &str) -> anyhow::Result<PathBuf> {
     let build = match profile {
-        // With the features of the part `build`, or most crates would be built twice. A test of the program needs the program.
+        // With the features of the part `build`, or most crates would be built twice. A test of the
+        // program needs the program.
         "debug" => "test {whole} --test cli --no-run".to_owned(),
         _ => format!("build --profile {profile} -p quipu"),
     };
@@ -113,7 +117,7 @@ struct ScriptServer {
     child: Child,
     port: u16,
     http: u16,
-    /// Reads what it says on stderr; ends with it.
+    /// Reads its stderr until it ends.
     log_reader: Option<JoinHandle<String>>,
 }
 
@@ -135,7 +139,7 @@ impl ScriptServer {
             text
         });
         let mut server = ScriptServer { child, port: 0, http: 0, log_reader: Some(log) };
-        // Ends at the line that tells the address, or when the program has ended without one.
+        // Ends at the line with the address, or at the end of a program that printed none.
         for line in BufReader::new(stdout).lines() {
             let line = line.context("read what the server says")?;
             if let (Some(port), Some(http)) = (port_in(&line, "resp"), port_in(&line, "http")) {
@@ -146,10 +150,10 @@ impl ScriptServer {
         bail!("the server ended before it served:\n{}", server.read_log())
     }
 
-    /// Whether it stopped cleanly when asked, and what it said.
+    /// Stops it; returns whether it stopped cleanly, and its log.
     fn stop(mut self) -> (anyhow::Result<()>, String) {
         let stopped = self.terminate();
-        // Nothing if it has ended; else what it said would not end either.
+        // No effect if it has ended; otherwise its log would never end.
         let _ = self.child.kill();
         let log = self.read_log();
         (stopped, log)
@@ -178,7 +182,7 @@ fn port_in(line: &str, scheme: &str) -> Option<u16> {
 
 impl Drop for ScriptServer {
     fn drop(&mut self) {
-        // Nothing if it has ended.
+        // No effect if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own commands.
 //!
-//! Not here: what is tested. A part of `cargo xtask test` or `prove` is a row of a table in `parts`; its proof lives with the code.
+//! Not here: the tests. A part of `cargo xtask test` or `prove` is a row of a table in `parts`; its
+//! proof lives with the code.
 
 mod bench;
 mod clients;
@@ -90,10 +91,10 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// Starts real engines and shows where they are, until it is interrupted.
+/// Starts real engines and prints their addresses, until it is interrupted.
 fn engines_up() -> anyhow::Result<()> {
     tools::install()?;
-    // Not captured: it speaks to whoever asked for it, and hears the interrupt itself.
+    // Not captured: it prints to the caller's terminal, and receives the interrupt itself.
     let mut engines = parts::cargo("run --quiet -p quipu-testkit --example engines", &[]);
     let status = engines.status().context("run the engines")?;
     if !status.success() {

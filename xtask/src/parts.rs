@@ -1,7 +1,8 @@
-//! The parts of `cargo xtask test` and of `cargo xtask prove`, in order. A new proof is a new row here.
+//! The parts of `cargo xtask test` and of `cargo xtask prove`, in order. A new proof is a new row
+//! here.
 //!
-//! `test` is for a contributor and for CI: one debug build, minutes. `prove` is the long proof: more kills, seeds and
-//! schedules, every engine, every known-bad patch, and the builds that `test` does without.
+//! `test` is for a contributor and for CI: one debug build, minutes. `prove` is the long proof:
+//! more kills, seeds and schedules, every engine, every known-bad patch, and further builds.
 
 use std::process::Command;
 
@@ -15,38 +16,39 @@ use crate::{bench, clients, documents, tidy, tools};
 
 /// One part.
 pub struct Part {
-    /// What `--only` and the table call it.
+    /// Its name for `--only` and in the table.
     pub name: &'static str,
     /// Minutes on two idle cores, cold. A new part of `test` displaces something.
     pub budget: f32,
-    /// How it is done.
+    /// Its work.
     pub work: PartWork,
 }
 
-/// How a part is done.
+/// The work of a part.
 pub enum PartWork {
-    /// What the others need is installed.
+    /// Installs the tools of the other parts.
     Tools,
-    /// Commands of cargo, one after another, each of which must succeed.
+    /// Commands of cargo, in sequence, each of which must succeed.
     Cargo(&'static [&'static str]),
     /// Tests: each of these cargo commands must succeed and run at least one test.
     Tests(&'static [&'static str], Variables),
-    /// Real clients against the program that this profile has built.
+    /// Real clients against the program of this profile.
     Clients(&'static str),
     /// The rules of style that `cargo xtask tidy` shows.
     Tidy,
     /// The shell examples of the documents.
     Documents,
-    /// Instructions per command, beside those that are checked in.
+    /// Instructions per command, compared with the checked-in figures.
     Instructions,
-    /// All known-bad patches apply, and the test that a patch names catches it: a few of them, or all.
+    /// Known-bad patches: all apply, and the named test catches each of the chosen ones.
     Patches(PatchChoice),
 }
 
-/// Environment variables of a part's commands: name and value. In a value `{target}` is cargo's target directory.
+/// Environment variables of a part's commands: name and value. In a value `{target}` is cargo's
+/// target directory.
 type Variables = &'static [(&'static str, &'static str)];
 
-/// Which known-bad patches a part tries.
+/// The known-bad patches that a part tries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PatchChoice {
     /// At most three, chosen by the change since the last proof.
@@ -55,20 +57,21 @@ pub enum PatchChoice {
     All,
 }
 
-/// What a part found.
+/// The result of a part.
 #[derive(Default)]
 pub struct PartResult {
-    /// Tests, checks or patches that are as they ought to be.
+    /// Number of passed tests, checks or patches.
     pub passed: usize,
-    /// Those that are not.
+    /// Number of failed ones.
     pub failed: usize,
-    /// How much was tried.
+    /// Counts of the work done.
     pub proofs: Vec<String>,
-    /// Why the part failed, if it did, with all that was said.
+    /// Reason of a failure, with all output.
     pub failure: Option<String>,
 }
 
-/// All debug builds share one set of features, so that nothing is built twice. In the table `{whole}` is the workspace with them.
+/// Features of all debug builds: one set, so that nothing is built twice. In the table `{whole}` is
+/// the workspace with them.
 pub const FEATURES: &str = "--features quipu/failpoints,quipu/redis-tls,quipu/postgres-tls";
 
 const FMT: &str = "fmt --all --check";
@@ -159,7 +162,8 @@ pub static PROVE: &[Part] = &[
         budget: 0.5,
         work: PartWork::Tests(&["test {whole} --test full_disk -- --show-output --test-threads=3"], &[]),
     },
-    // In each of eight suites, two or three of every mode; with those of the histories 300 kills a mode or more.
+    // In each of eight suites, two or three of every mode; with those of the histories 300 kills a
+    // mode or more.
     Part { name: "kills", budget: 14.0, work: PartWork::Tests(&[KILLS], &[("QUIPU_KILLS", "130")]) },
     Part {
         name: "linearizability",
@@ -177,7 +181,7 @@ pub static PROVE: &[Part] = &[
     Part {
         name: "scale",
         budget: 2.0,
-        // One after another: what they measure is memory and time.
+        // In sequence: they measure memory and time.
         work: PartWork::Tests(
             &["test {whole} --test scale -- --show-output --test-threads=1"],
             &[("QUIPU_TEST_BIN", "{target}/dist/quipu")],
@@ -189,7 +193,7 @@ pub static PROVE: &[Part] = &[
 ];
 
 impl Part {
-    /// Does it; patches may have been begun with. `variables` are added to those of the part.
+    /// Runs the part. `patch_run` may have begun early. `variables` are added to those of the part.
     pub fn run(&self, variables: &[(&str, &str)], patch_run: &mut Option<PatchRun>) -> anyhow::Result<PartResult> {
         let mut result = PartResult::default();
         match self.work {
@@ -285,7 +289,7 @@ pub fn cargo(words: &str, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// The parts whose name begins so, or all.
+/// The parts with this prefix in their names, or all.
 pub fn choose(parts: &'static [Part], only: Option<&str>) -> anyhow::Result<Vec<&'static Part>> {
     let chosen: Vec<&Part> = parts.iter().filter(|part| only.is_none_or(|only| part.name.starts_with(only))).collect();
     if chosen.is_empty() {

@@ -1,20 +1,23 @@
-//! Where things are.
+//! Finds the workspace and cargo's target directory, and checks the free disk space.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// Free disk space that a whole run needs: builds, data directories of tests, and the copy in which patches are tried.
+/// Free disk space that a whole run needs: builds, data directories of tests, and the copy in which
+/// patches are tried.
 const FREE_BYTES_MIN: u64 = 15 << 30;
 
-/// The root of the workspace: of the one that is worked in. Where several clones share a target directory, this program may have been built in another.
+/// The root of the present workspace. If several clones share a target directory, this program may
+/// have been built in another.
 pub fn root() -> PathBuf {
     let worked_in = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let xtask = worked_in.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf());
     xtask.parent().expect("xtask is a folder of the workspace").to_path_buf()
 }
 
-/// Cargo's target directory: the one this program was built in, unless the environment names another.
+/// Cargo's target directory: the one this program was built in, unless the environment names
+/// another.
 pub fn target() -> PathBuf {
     if let Some(given) = std::env::var_os("CARGO_TARGET_DIR") {
         return std::path::absolute(&given).unwrap_or_else(|_| given.into());
@@ -23,7 +26,7 @@ pub fn target() -> PathBuf {
     built.unwrap_or_else(|| root().join("target"))
 }
 
-/// A directory of ours within it.
+/// A directory of xtask within it.
 pub fn own(name: &str) -> PathBuf {
     target().join("xtask").join(name)
 }

@@ -1,6 +1,8 @@
-//! `proofs/proved.toml`: which parts of `cargo xtask prove` hold, and for which sources.
+//! Keeps `proofs/proved.toml`: the parts of `cargo xtask prove` that hold, and the sources that
+//! they hold for.
 //!
-//! Invariant: a part is recorded only for sources that are committed; other sources begin an empty record.
+//! Invariant: a part is recorded only for sources that are committed; other sources begin an empty
+//! record.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::paths::root;
 
-/// What a proof depends on, beside the patches.
+/// The dependencies of a proof, beside the patches.
 const SOURCES: [&str; 4] = ["crates", "xtask", "Cargo.lock", "Cargo.toml"];
 
-/// The patches. One part depends on them, and the seeds that are recorded in them change nothing about it.
+/// The patches. One part depends on them; the seeds recorded in them do not affect it.
 const PATCHES: &str = "proofs/known-bad";
 
 /// The part that depends on the patches.
@@ -23,7 +25,7 @@ pub const PATCHES_PART: &str = "known-bad patches";
 /// The parts that hold for one state of the sources.
 pub struct ProofRecord {
     file: ProofFile,
-    /// Whether the sources are committed as they are.
+    /// True if the sources are committed.
     is_clean: bool,
 }
 
@@ -42,7 +44,7 @@ struct ProofFile {
 }
 
 impl ProofRecord {
-    /// Reads the record of the sources that are committed.
+    /// Reads the record of the committed sources.
     pub fn open() -> anyhow::Result<ProofRecord> {
         let mut file = read_file()?;
         let (sources, patches) = (fingerprint_sources()?, hash_patches()?);
@@ -61,7 +63,7 @@ impl ProofRecord {
         Ok(ProofRecord { file, is_clean })
     }
 
-    /// Whether a part held for these sources.
+    /// Returns true if a part held for these sources.
     pub fn holds(&self, part: &str) -> bool {
         self.file.parts.iter().any(|held| held == part)
     }
@@ -99,7 +101,7 @@ pub fn proved_commit() -> anyhow::Result<Option<String>> {
     Ok(is_here.then_some(commit))
 }
 
-/// The output of a git command in the workspace, without the last line's end.
+/// The output of a git command in the workspace, without the end of its last line.
 pub fn git(words: &[&str]) -> anyhow::Result<String> {
     let output =
         Command::new("git").args(words).current_dir(root()).stdin(Stdio::null()).output().context("run git")?;

@@ -1,4 +1,4 @@
-//! Runs a command to its end and keeps what it says.
+//! Runs a command to its end and keeps its output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -9,20 +9,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How long one command may take. The longest, a cold build on two cores, takes minutes; what takes longer hangs.
+/// Longest time of one command. The longest one, a cold build on two cores, takes minutes; a
+/// command beyond the bound hangs.
 const TIME_MAX: Duration = Duration::from_secs(45 * 60);
 
-/// How long a command that ran out of time has to end by itself.
+/// Time that a command past `TIME_MAX` gets to end by itself.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
-/// Lines beginning so are figures to keep: how much was tried.
+/// Prefix of lines with figures to keep: counts of the work done.
 pub const PROOF: &str = "proof: ";
 
-/// What a command did.
+/// The outcome of a command.
 pub struct CommandOutcome {
-    /// Whether it succeeded.
+    /// True on success.
     pub success: bool,
-    /// All it said on stdout and stderr, in the order in which it came.
+    /// The lines of stdout and stderr, in the order in which they came.
     pub lines: Vec<String>,
 }
 
@@ -36,7 +37,8 @@ impl CommandOutcome {
 
     /// Figures, without their mark.
     pub fn proofs(&self) -> Vec<String> {
-        // A harness that shows output as it comes writes "test name ... " before the first line of a test.
+        // A harness that shows output as it comes writes "test name ... " before the first line of
+        // a test.
         let proofs = self.lines.iter().filter_map(|line| line.find(PROOF).map(|at| &line[at + PROOF.len()..]));
         let mut figures: Vec<String> = Vec::new();
         for proof in proofs {
@@ -68,7 +70,7 @@ fn number(line: &str, word: &str) -> usize {
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Runs a command; on a terminal a line shows what it is at.
+/// Runs a command; on a terminal a line shows its progress.
 pub fn run(label: &str, command: &Command) -> anyhow::Result<CommandOutcome> {
     let mut child = bounded(command)
         .stdin(Stdio::null())
@@ -100,7 +102,7 @@ pub fn run(label: &str, command: &Command) -> anyhow::Result<CommandOutcome> {
     Ok(CommandOutcome { success: status.success(), lines })
 }
 
-/// The same command with an end: `timeout` ends it and all it has started.
+/// The same command with a time limit: `timeout` ends it and all its children.
 fn bounded(command: &Command) -> Command {
     let mut bounded = Command::new("timeout");
     bounded.arg(format!("--kill-after={}", KILL_AFTER.as_secs())).arg(TIME_MAX.as_secs().to_string());
@@ -131,7 +133,7 @@ fn listen(from: impl Read + Send + 'static, to: mpsc::Sender<String>) -> thread:
     })
 }
 
-/// A command as it would be typed.
+/// A command as typed in a shell.
 pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -144,7 +146,8 @@ pub fn children_cpu() -> anyhow::Result<Duration> {
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// `cutime` and `cstime` of a line of `/proc/PID/stat`. The program's name, in parentheses, may contain anything.
+/// `cutime` and `cstime` of a line of `/proc/PID/stat`. The program's name, in parentheses, may
+/// contain anything.
 fn children_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split_whitespace().skip(13);
@@ -153,7 +156,7 @@ fn children_ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-/// For how long something took.
+/// The clock of measured times.
 #[allow(clippy::disallowed_methods, reason = "nothing here is simulated")]
 pub fn now() -> Instant {
     Instant::now()

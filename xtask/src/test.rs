@@ -1,4 +1,5 @@
-//! Runs the parts of `cargo xtask test` or `cargo xtask prove` in order, and prints a table of their results.
+//! Runs the parts of `cargo xtask test` or `cargo xtask prove` in order, and prints a table of
+//! their results.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use crate::paths::check_free_space;
 use crate::proved::ProofRecord;
 use crate::run::{children_cpu, now};
 
-/// CPU time of a whole `cargo xtask test`. Neighbours on the same machine hardly move it, unlike wall time, which fails
-/// nothing.
+/// Most CPU time of a whole `cargo xtask test`. Other load on the machine hardly affects it. It
+/// does affect wall time, which has no bound.
 const TEST_CPU_MAX: Duration = Duration::from_secs(45 * 60);
 
 /// Result and cost of one part.
@@ -24,7 +25,7 @@ struct PartReport {
     result: PartResult,
 }
 
-/// `cargo xtask test`: all parts, or those whose name begins with `only`.
+/// `cargo xtask test`: runs all parts, or those with the prefix `only`.
 pub fn test(only: Option<&str>) -> anyhow::Result<()> {
     let reports = run_parts(&parts::choose(parts::TEST, only)?, &[], false, |_| Ok(()))?;
     let cpu: Duration = reports.iter().map(|report| report.cpu).sum();
@@ -34,20 +35,21 @@ pub fn test(only: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What to prove.
+/// The options of a proof.
 #[derive(Default)]
 pub struct ProveOptions {
-    /// Only parts whose name begins so.
+    /// Prefix of the parts to run.
     pub only: Option<String>,
-    /// For how long kills, seeds and schedules go on after the parts.
+    /// Hours of further kills, seeds and schedules after the parts.
     pub hours: f64,
 }
 
-/// `cargo xtask prove`: the parts that are not yet proved for these sources; each finished part is recorded.
+/// `cargo xtask prove`: runs the parts that are not yet proved for these sources; each finished
+/// part is recorded.
 pub fn prove(options: &ProveOptions) -> anyhow::Result<()> {
     let mut record = ProofRecord::open()?;
     let chosen = parts::choose(parts::PROVE, options.only.as_deref())?;
-    // Tools and builds are cheap when they are there, and the other parts need them.
+    // Tools and builds are cheap if present, and the other parts need them.
     let needed =
         |part: &&&Part| matches!(part.work, PartWork::Tools) || part.name == "build" || !record.holds(part.name);
     let missing: Vec<&Part> = chosen.iter().filter(needed).copied().collect();
@@ -73,7 +75,7 @@ pub fn prove(options: &ProveOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs parts until one fails; `finished` is called after each that held.
+/// Runs parts until one fails; calls `finished` after each that held.
 fn run_parts(
     chosen: &[&'static Part],
     variables: &[(&str, &str)],
@@ -88,11 +90,11 @@ fn run_parts(
         println!("{} …", part.name);
         let began = now();
         let cpu_before = children_cpu()?;
-        // Once everything is built: before that the cores have enough to do.
+        // Once everything is built: before that the cores are busy.
         if patches_early && tries_patches && patch_run.is_none() && matches!(part.work, PartWork::Tests(..)) {
             patch_run = Some(PatchRun::choose(PatchChoice::All)?.begin_early());
         }
-        // What cannot even be run has failed like what ran and failed.
+        // A part that cannot be run has failed too.
         let result = part.run(variables, &mut patch_run).unwrap_or_else(|error| PartResult {
             failed: 1,
             failure: Some(format!("{error:#}")),

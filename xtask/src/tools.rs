@@ -1,6 +1,6 @@
-//! What the tests need beside cargo, installed by name when it is missing.
+//! Installs the tools of the tests beside cargo, by name, if they are missing.
 //!
-//! Invariant: a tool that cannot be had is an error, never a skipped test.
+//! Invariant: a tool that cannot be installed is an error, never a skipped test.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,23 @@ use anyhow::{Context, bail};
 use crate::paths::own;
 use crate::run::run;
 
-/// Python packages: the client, at a version that speaks RESP3 by default; who makes up requests from a description; and Prometheus's own reader of metrics.
+/// Python packages: the client, at a version that speaks RESP3 by default; a generator of requests
+/// from a description; and Prometheus's own parser of metrics.
 const PYTHON: &[&str] = &["redis==8.1.0", "schemathesis==4.32.5", "prometheus-client==0.26.0"];
 
-/// Node packages: the client that most programs use, and the driver of a browser.
+/// Node packages: the client of most programs, and a driver of a browser.
 const NODE: &[&str] = &["ioredis@5.11.1", "playwright-core@1.65.1"];
 
-/// What a test or bench runs of PostgreSQL.
+/// The programs of PostgreSQL that a test or bench runs.
 const POSTGRES: [&str; 4] = ["initdb", "postgres", "psql", "pgbench"];
 
-/// Where Debian puts them, which is not on the PATH: a folder for each version.
+/// Debian's folder of these programs, with a folder for each version. It is not on the PATH.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
 
 /// Attempts of an installation: registries and mirrors fail for seconds at a time.
 const INSTALL_ATTEMPTS: u64 = 3;
 
-/// Where the tools are.
+/// Paths of the tools.
 pub struct Tools {
     /// A Python with redis-py, schemathesis and prometheus_client.
     pub python: PathBuf,
@@ -41,7 +42,7 @@ impl fmt::Display for Tools {
     }
 }
 
-/// Makes sure that all tools are there. Looks first, so that nothing is fetched twice.
+/// Makes sure that all tools are installed. Checks first, so that nothing is fetched twice.
 pub fn install() -> anyhow::Result<Tools> {
     let home = std::env::var_os("QUIPU_TEST_TOOLS").map_or_else(|| own("tools"), PathBuf::from);
     std::fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
@@ -51,7 +52,7 @@ pub fn install() -> anyhow::Result<Tools> {
     need_programs(&["openssl"], &["openssl"])?;
     need_programs(&["strace"], &["strace"])?;
     need_programs(&["curl"], &["curl"])?;
-    // Its library is what the tests load.
+    // The tests load its library.
     need_programs(&["faketime"], &["faketime"])?;
     need_programs(&["python3"], &["python3", "python3-venv"])?;
     need_programs(&["node", "npm"], &["nodejs", "npm"])?;
@@ -67,7 +68,7 @@ fn python(home: &Path) -> anyhow::Result<PathBuf> {
         let mut make = Command::new("python3");
         make.args(["-m", "venv", "--clear"]).arg(&environment);
         if run("python", &make)?.success {
-            // Made; on some systems the module is a package of its own, then it is not.
+            // Made. On some systems the module is a package of its own, and this fails.
         } else {
             apt_install(&["python3-venv"])?;
             run("python", &make)?.expect_success("python3 -m venv")?;
@@ -90,7 +91,7 @@ fn node(home: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Does something unless a file says that it was done, for the same version.
+/// Runs `work` unless a file records it as done, for the same version.
 fn once(done: &Path, version: &str, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     if std::fs::read_to_string(done).is_ok_and(|text| text == version) {
         return Ok(());
@@ -99,7 +100,7 @@ fn once(done: &Path, version: &str, work: impl FnOnce() -> anyhow::Result<()>) -
     std::fs::write(done, version).with_context(|| format!("write {}", done.display()))
 }
 
-/// Where PostgreSQL's programs are; installed if they are not there.
+/// The folder of PostgreSQL's programs; installed if they are missing.
 pub fn postgres_programs() -> anyhow::Result<PathBuf> {
     if let Some(found) = find_postgres() {
         return Ok(found);
@@ -122,7 +123,7 @@ fn find_postgres() -> Option<PathBuf> {
     })
 }
 
-/// Makes sure that programs are there, by installing packages if they are not.
+/// Makes sure that programs are on the PATH, by installing packages if they are not.
 pub fn need_programs(programs: &[&str], packages: &[&str]) -> anyhow::Result<()> {
     let missing = || programs.iter().copied().filter(|program| !on_path(program)).collect::<Vec<_>>();
     if missing().is_empty() {
@@ -166,7 +167,7 @@ fn install_by(name: &str, command: &Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a program can be called by its name.
+/// Returns true if a program is on the PATH.
 pub fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())

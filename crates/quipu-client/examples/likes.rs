@@ -1,6 +1,7 @@
-//! Counts likes: one at a time with a value back, and many at once.
+//! Counts likes: one at a time with a value in return, and many at once.
 //!
-//! `quipu serve` in one terminal, `cargo run -p quipu-client --example likes` in another; or name a server: `… --example likes quipu://:password@host:7379`.
+//! Run `quipu serve` in one terminal and `cargo run -p quipu-client --example likes` in another. An
+//! argument names another server: `… --example likes quipu://:password@host:7379`.
 
 use quipu_client::{AdderOptions, Client, Error, Options};
 
@@ -9,7 +10,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "quipu://127.0.0.1:7379".to_owned());
     let client = Client::connect(&address, Options::default()).await?;
 
-    // One at a time: sent again until it is answered, applied once.
+    // One at a time: sent again until the server answers, applied once.
     match client.add("likes:42", 1).await {
         Ok(likes) => println!("likes:42 is now {likes}"),
         Err(error) if error.is_known_not_applied() => println!("not counted: {error}"),

@@ -1,12 +1,17 @@
-//! Adds that are summed here and sent together: one request per counter and flush, however many adds it stands for.
+//! Sums adds in the client and sends the sums: one request per counter and flush, for any number of
+//! adds.
 //!
-//! In: adds, which return at once. Out: tokened `INCRBY`s, or what was sampled as such, in one pipeline; acknowledgements, to whoever flushes.
+//! In: adds, which return at once. Out: `INCRBY`s with tokens, or their sampled form, in one
+//! pipeline; acknowledgements for the callers of `flush`.
 //!
 //! Invariants:
-//! - a sum that was sent is never changed: what was not answered is sent again, the same under the same token; adds made meanwhile go into the next flush;
-//! - what waits here is bounded: `counters_max` names that are summed, and as many that are on their way. Who adds to another one waits;
-//! - each add ends in exactly one figure of [`AdderStats`];
-//! - the dice are thrown once for an add, and after it is known to have a place: else what is refused would depend on them.
+//! - A sum never changes after it was sent. An unanswered sum is sent again, unchanged and under
+//!   the same token; adds made meanwhile go into the next flush.
+//! - Memory is bounded: at most `counters_max` names are summed, and as many are on their way. An
+//!   add to a further counter waits.
+//! - Each add ends in exactly one figure of [`AdderStats`].
+//! - Each add draws one random number, and only once it is known to be accepted: otherwise the
+//!   refusals would depend on the draws.
 //!
 //! Not here: sending (`flush`), retrying within a flush (`driver`).
 
@@ -27,21 +32,25 @@ pub use self::sampling::SampleMode;
 use crate::client::spawn;
 use crate::{Client, Error, Trouble};
 
-/// When sums are sent, and how many there may be.
+/// When an adder sends its sums, and the bounds of these.
 #[derive(Debug, Clone)]
 pub struct AdderOptions {
-    /// How long an add may wait before it is sent. Each flush leaves a token per counter at the server for its `token_window`.
+    /// Longest time that an add waits before it is sent; default 1 s. Each flush leaves a token per
+    /// counter at the server for its `token_window`.
     pub interval: Duration,
-    /// So many adds are sent before the interval is over. That bounds what a crash of this process loses.
+    /// Number of adds that starts a flush before the interval is over; default 65,536. It bounds
+    /// the loss of a crash of this process.
     pub adds_max: u64,
-    /// Most counters that are summed at once; when half of them are, they are sent. Beyond it, adds to further counters wait. Not 0.
+    /// Most counters summed at once; default 8,192, not 0. A flush starts when half of them are in
+    /// use. Beyond the bound, adds to further counters wait.
     pub counters_max: usize,
-    /// Which events are summed. What is sampled is an estimate, of which the counter's readings say how good it is; it needs a namespace that is sampled.
+    /// Which events are summed; default all. Sampled sums are estimates, with their quality in the
+    /// counter's readings. They need a sampled namespace.
     pub sample: SampleMode,
 }
 
 impl AdderOptions {
-    /// The same, with one event in so many summed, for all of them.
+    /// The same options, with one event in `p` summed, for `p` events.
     #[must_use]
     pub fn sample(self, p: u32) -> AdderOptions {
         AdderOptions { sample: SampleMode::OneIn(p), ..self }
@@ -50,32 +59,35 @@ impl AdderOptions {
 
 impl Default for AdderOptions {
     fn default() -> AdderOptions {
-        // A second is what people who look at a number do not notice; 8,192 names of the usual length take about a megabyte.
+        // People who watch a number do not notice a second. 8,192 names of the usual length take
+        // about a megabyte.
         let sample = SampleMode::All;
         AdderOptions { interval: Duration::from_secs(1), adds_max: 65_536, counters_max: 8_192, sample }
     }
 }
 
-/// What became of the adds of an [`Adder`].
+/// The outcomes of the adds of an [`Adder`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdderStats {
     /// Summed, or on their way.
     pub adds_pending: u64,
-    /// None of their events was taken: those that were count for them.
+    /// Adds of which the sampling took no event: the sampled events count for them.
     pub adds_skipped: u64,
     /// Counted by the server.
     pub adds_acknowledged: u64,
     /// Refused by the server for good, and not counted.
     pub adds_refused: u64,
-    /// Sent, and refused later than their token's time, or for another reason after a sending that was not answered: counted once or not at all.
+    /// Counted once or not at all. A request was unanswered, and a later attempt was refused: after
+    /// its token's time, or for another reason.
     pub adds_unknown: u64,
-    /// Requests that were acknowledged: one per counter and flush.
+    /// Acknowledged requests: one per counter and flush.
     pub requests: u64,
 }
 
-/// Sums adds and sends them together. Clones share the sums.
+/// Sums adds and sends the sums. Clones share the sums.
 ///
-/// **Dropping the last clone without [`Adder::flush`] loses what is pending**; [`Client::adds_dropped`] counts it.
+/// **Dropping the last clone without [`Adder::flush`] loses the pending adds**;
+/// [`Client::adds_dropped`] counts them.
 #[derive(Debug, Clone)]
 pub struct Adder {
     handle: Arc<Handle>,
@@ -98,11 +110,11 @@ struct AdderInner {
     client: Client,
     options: AdderOptions,
     state: Mutex<AdderState>,
-    /// There is something to be sent, or it is to be sent now, or everybody is gone.
+    /// Wakes the flush task: there are sums to send, a flush is urgent, or the last handle is gone.
     wake: Notify,
-    /// There is room for further counters.
+    /// Wakes waiting adds: there is room for further counters.
     room: Notify,
-    /// The last taking of sums of which everything is answered.
+    /// The last batch of sums that is answered completely.
     batches_done: watch::Sender<u64>,
 }
 
@@ -112,15 +124,15 @@ struct AdderState {
     sums: HashMap<Box<[u8]>, PendingSum>,
     /// Adds in `sums`.
     adds: u64,
-    /// How often `sums` were taken to be sent.
+    /// Number of times that `sums` was taken for sending.
     batches_taken: u64,
-    /// Whether they are to be sent before their time.
+    /// True if the sums are to be sent before the interval is over.
     is_urgent: bool,
     is_closed: bool,
     stats: AdderStats,
-    /// What nobody has been told yet: the first of the refusals since the last flush.
+    /// The first refusal since the last flush, not yet returned to a caller.
     refusal: Option<Error>,
-    /// Why what is on its way was not answered.
+    /// Why the requests in flight were not answered.
     trouble: Option<Trouble>,
     sampler: AddSampler,
 }
@@ -161,13 +173,14 @@ impl Adder {
         Counter { adder: self.clone(), name: name.as_ref().into() }
     }
 
-    /// Adds. Returns when the add is summed, which is at once unless too many counters wait to be sent; it is acknowledged by [`Adder::flush`].
+    /// Adds. Returns when the add is summed: at once, unless too many counters wait for sending.
+    /// [`Adder::flush`] returns when it is acknowledged.
     pub async fn add(&self, name: impl AsRef<[u8]>, delta: i64) -> Result<(), Error> {
         let (inner, name) = (self.inner(), name.as_ref());
         let deadline = inner.client.deadline();
         loop {
             let mut room = std::pin::pin!(inner.room.notified());
-            // Before looking, so that room that is made in between is not missed.
+            // Before `try_add`, so that a wake-up in between is not missed.
             room.as_mut().enable();
             match self.try_add(name, delta) {
                 Err(full @ Error::Full { .. }) => timeout_at(deadline, room).await.map_err(|_| full)?,
@@ -176,7 +189,7 @@ impl Adder {
         }
     }
 
-    /// Adds, or says that it would have to wait ([`Error::Full`]). Never waits.
+    /// Adds, or returns [`Error::Full`] if it would have to wait. Never waits.
     pub fn try_add(&self, name: impl AsRef<[u8]>, delta: i64) -> Result<(), Error> {
         let (inner, name) = (self.inner(), Name::new(name.as_ref())?.bytes());
         let counters_max = inner.options.counters_max.max(1);
@@ -190,7 +203,7 @@ impl Adder {
                 }
                 let events = u64::try_from(delta).map_err(|_| Error::Sampled)?;
                 let fits = |sum: i64| sum.checked_add(delta)?.checked_add(p.into());
-                // A sum is looked for only where the events are so many that it matters.
+                // The present sum matters only for a very large number of events.
                 let sum =
                     if fits(i64::MAX / 2).is_some() { 0 } else { state.sums.get(name).map_or(0, |sum| sum.delta) };
                 fits(sum).ok_or(Error::Overflow)?;
@@ -221,10 +234,12 @@ impl Adder {
         Ok(())
     }
 
-    /// Sends what is summed and returns when everything that was added before is acknowledged.
+    /// Sends the sums and returns when every earlier add is acknowledged.
     ///
-    /// [`Error::Unflushed`]: not within the client's timeout; what is left is kept, and is sent again by itself under the same tokens. [`Error::Refused`] and [`Error::Unknown`] tell the first counter of
-    /// which that is so since the last flush, when everything else is acknowledged; [`AdderStats`] has the figures.
+    /// - [`Error::Unflushed`]: some adds are not acknowledged within the client's timeout. The
+    ///   adder keeps them and sends them again by itself, under the same tokens.
+    /// - [`Error::Refused`] and [`Error::Unknown`]: the first counter with this outcome since the
+    ///   last flush. Everything else is acknowledged; [`AdderStats`] has the figures.
     pub async fn flush(&self) -> Result<(), Error> {
         let inner = self.inner();
         let deadline = inner.client.deadline();
@@ -244,7 +259,7 @@ impl Adder {
         }
     }
 
-    /// What became of the adds so far.
+    /// The outcomes of the adds so far.
     pub fn stats(&self) -> AdderStats {
         self.inner().state().stats
     }
@@ -272,7 +287,8 @@ impl Counter {
 }
 
 impl AdderInner {
-    /// The state. Nothing that is done under the lock can be left half done, so a panic elsewhere does not spoil it.
+    /// Locks the state. No operation under the lock can stop halfway, so a panic elsewhere leaves
+    /// the state valid.
     fn state(&self) -> MutexGuard<'_, AdderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,17 +1,19 @@
-//! How long to wait before trying again: longer each time, and never the same for two clients that lost the same server.
+//! Computes pauses before retries: longer each time, and different for clients that lost the same
+//! server.
 
 use std::time::Duration;
 
 use crate::Options;
 
-/// The pause before the attempt after so many: between half and all of the least, doubled for each.
+/// The pause after `attempts` attempts: half to all of `pause_min`, doubled for each attempt, at
+/// most `pause_max`.
 pub(crate) fn delay(attempts: u32, options: &Options, jitter: u32) -> Duration {
     let doubled = options.pause_min.saturating_mul(1 << attempts.saturating_sub(1).min(20));
     let longest = doubled.min(options.pause_max);
     longest / 2 + (longest / 2).mul_f64(f64::from(jitter) / f64::from(u32::MAX))
 }
 
-/// A throw of dice. Without chance all clients wait alike, which is worse and not wrong.
+/// A random number. Without randomness all clients wait equally long, which is worse and not wrong.
 pub(crate) fn jitter() -> u32 {
     getrandom::u32().unwrap_or(u32::MAX)
 }

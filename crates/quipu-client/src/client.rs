@@ -1,4 +1,4 @@
-//! The calls: each a request, sent until it is answered or its time is over.
+//! The calls of a client: each is a request, sent until it is answered or its deadline has passed.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -34,15 +34,16 @@ struct ClientInner {
 }
 
 impl Client {
-    /// Connects to `host`, `host:port`, or `quipu://[:password@]host[:port]`. The first connection is made here, once; when it is lost, the next ones are made by themselves as soon as something is asked.
+    /// Connects to `host`, `host:port`, or `quipu://[:password@]host[:port]`.
     ///
-    /// Its work is done by a task of the runtime that this is called in.
+    /// This call makes the first connection, in one attempt. The client replaces a lost connection
+    /// as soon as a call needs one. A task of the caller's runtime does its work.
     pub async fn connect(address: &str, options: Options) -> Result<Client, Error> {
         let target = Arc::new(Target { address: Address::parse(address)?, options: options.clone() });
         let stream =
             dial(&target).await.map_err(|source| Error::Connect { address: target.address.to_string(), source })?;
         let permits = options.in_flight_max.clamp(1, Semaphore::MAX_PERMITS);
-        // As many jobs as places: sending never waits.
+        // As many jobs as permits: sending never waits.
         let (jobs, queue) = mpsc::channel(permits);
         spawn(ConnectionDriver::new(target, queue).run(stream));
         let (permits, tokens) = (Arc::new(Semaphore::new(permits)), TokenSource::new());
@@ -61,22 +62,22 @@ impl Client {
         self.call_with_token(&[b"SET", check_name(name.as_ref())?, value.to_string().as_bytes()]).await.map(drop)
     }
 
-    /// Sets the value to 0 and returns what it was: every add is in that value, or comes after it.
+    /// Sets the value to 0 and returns the old one: every add is in that value, or comes after it.
     pub async fn reset(&self, name: impl AsRef<[u8]>) -> Result<i64, Error> {
         reply_number(self.call_with_token(&[b"QUIPU.RESET", check_name(name.as_ref())?]).await?)
     }
 
-    /// Deletes the counter; says whether there was one.
+    /// Deletes the counter; returns true if it existed.
     pub async fn delete(&self, name: impl AsRef<[u8]>) -> Result<bool, Error> {
         Ok(reply_number(self.call_with_token(&[b"DEL", check_name(name.as_ref())?]).await?)? != 0)
     }
 
-    /// The value, and how good it is; as fresh as its namespace says.
+    /// Reads the value and its quality, with its namespace's freshness.
     pub async fn read(&self, name: impl AsRef<[u8]>) -> Result<Reading, Error> {
         self.read_with(name, Freshness::Usual).await
     }
 
-    /// The value, and how good it is. What is known of other nodes is no older than this.
+    /// Reads the value and its quality. Its data of other nodes is no older than `freshness`.
     pub async fn read_with(&self, name: impl AsRef<[u8]>, freshness: Freshness) -> Result<Reading, Error> {
         let within = match freshness {
             Freshness::Usual => None,
@@ -92,12 +93,13 @@ impl Client {
         Reading::from_reply(&reply).ok_or_else(|| unexpected_reply(&reply))
     }
 
-    /// Sums adds here and sends them together.
+    /// Sums adds in the client and sends the sums.
     pub fn adder(&self, options: AdderOptions) -> Adder {
         Adder::new(self.clone(), options)
     }
 
-    /// Adds that were lost because the last handle of their [`Adder`] was dropped without a flush. Of those on their way then, some may have been counted by the server.
+    /// Adds lost because the last handle of their [`Adder`] was dropped without a flush. The server
+    /// may have counted some that were on their way.
     pub fn adds_dropped(&self) -> u64 {
         self.inner.adds_dropped.load(Ordering::Relaxed)
     }
@@ -112,7 +114,7 @@ impl Client {
 
     pub(crate) fn deadline(&self) -> Instant {
         let now = Instant::now();
-        // Who wants to wait for ever waits for a year.
+        // An endless timeout becomes a year.
         now.checked_add(self.inner.options.timeout).unwrap_or(now + std::time::Duration::from_secs(31_536_000))
     }
 
@@ -120,7 +122,7 @@ impl Client {
         self.inner.tokens.next()
     }
 
-    /// Sends an add under a token; returns when it has a place, not when it is answered.
+    /// Sends an add under a token; returns when it has a permit, not when it is answered.
     pub(crate) async fn send_add(
         &self,
         name: &[u8],
@@ -132,7 +134,7 @@ impl Client {
         self.enqueue(self.request_with_token(&[b"INCRBY", check_name(name)?, delta.as_bytes()], token), by).await
     }
 
-    /// The same, of what was sampled, at one in so many at most.
+    /// The same for a sampled sum; at most `p` events per sampled one.
     pub(crate) async fn send_sampled(
         &self,
         name: &[u8],
@@ -145,7 +147,7 @@ impl Client {
         self.enqueue(self.request_with_token(&arguments, token), by).await
     }
 
-    /// A number to throw dice by, another one each time.
+    /// A seed for random numbers, a new one on each call.
     pub(crate) fn seed(&self) -> u64 {
         self.inner.tokens.seed()
     }
@@ -171,7 +173,7 @@ impl Client {
     }
 }
 
-/// Waits for the end of what was sent.
+/// Waits for the reply to a request.
 pub(crate) async fn await_reply(answer: ReplyReceiver) -> Result<Value, Error> {
     answer.await.unwrap_or(Err(Error::Closed))
 }
@@ -188,13 +190,13 @@ fn check_name(name: &[u8]) -> Result<&[u8], Error> {
 
 pub(crate) fn reply_number(reply: Value) -> Result<i64, Error> {
     match reply {
-        // What a reset replies for a counter that did not exist.
+        // The reply to a reset of a missing counter.
         Value::Null => Ok(0),
         reply => reply.number().ok_or_else(|| unexpected_reply(&reply)),
     }
 }
 
-/// An answer that makes no sense was an answer: what became of the request is not known.
+/// An unintelligible reply is a reply too: the outcome of the request is unknown.
 fn unexpected_reply(reply: &impl Debug) -> Error {
     Error::Unknown { attempts: 1, source: Trouble::Nonsense(format!("{reply:?}")) }
 }

@@ -1,6 +1,7 @@
-//! Makes a connection that is ready for requests: let in, and answering.
+//! Makes a connection that is ready for requests: authenticated and answering.
 //!
-//! The first reply is waited for before anything else is sent: a server that has too many clients says so unasked and closes, which would pass for the reply to a request.
+//! It waits for the first reply before it sends anything else. A server with too many clients sends
+//! an unrequested error and closes; that would pass for the reply to a request.
 
 use std::io;
 
@@ -12,20 +13,21 @@ use tokio::time::timeout;
 
 use crate::{Options, Trouble};
 
-/// The one user there is. Named, because a server without a password accepts any for it, and refuses one without a name.
+/// The only user. Named, because a server without a password accepts any password for it, and
+/// refuses one without a name.
 const USER: &[u8] = b"default";
 
-/// Longest answer to a greeting that is read at once.
+/// Bytes per read: the longest reply to a greeting.
 const READ_BYTES: usize = 512;
 
-/// Where to, and how.
+/// The address to connect to, and the options.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub address: Address,
     pub options: Options,
 }
 
-/// Connects within the time for it.
+/// Connects within `connect_timeout`.
 pub(crate) async fn dial(target: &Target) -> Result<TcpStream, Trouble> {
     let within = target.options.connect_timeout;
     timeout(within, connect(target)).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
@@ -47,7 +49,7 @@ async fn connect(target: &Target) -> Result<TcpStream, Trouble> {
     while replies > 0 {
         match reader.take().map_err(|error| Trouble::Nonsense(format!("no RESP: {error}")))? {
             Some(Value::Error(text)) => return Err(Trouble::Refused(text)),
-            // Whoever echoes, or answers everything alike, is no server.
+            // An echo service, or one with constant replies, is no server.
             Some(Value::Simple(word)) if word == if replies == 1 { "PONG" } else { "OK" } => replies -= 1,
             Some(other) => return Err(Trouble::Nonsense(format!("{other:?} for a greeting"))),
             None => match stream.read(&mut bytes).await? {

@@ -1,14 +1,16 @@
 //! Sends jobs over one connection, in a pipeline, and again over the next one.
 //!
-//! In: jobs, from whoever calls. Out: their ends.
+//! In: jobs, from the calls. Out: their outcomes.
 //!
 //! Invariants:
-//! - replies come in the order of requests, so `in_flight` is in that order, and a job that nobody waits for any more keeps its place in it;
-//! - whatever is sent may be sent again: a mutation has a token, a read changes nothing;
-//! - jobs are as many as there are places ([`Options::in_flight_max`](crate::Options)), so nothing here grows beyond that;
-//! - while nobody waits for anything, nothing is done: no connection is made again, no timer runs.
+//! - replies come in the order of requests, so `in_flight` has that order, and a job without a
+//!   waiting caller keeps its place in it;
+//! - every request may be sent again: a mutation has a token, a read changes nothing;
+//! - a job holds one of the permits ([`Options::in_flight_max`](crate::Options)), so nothing here
+//!   grows beyond their number;
+//! - without a waiting caller the driver is idle: it makes no connection and runs no timer.
 //!
-//! Not here: what a reply means (the caller), whether a job is sent again (`job`).
+//! Not here: the meaning of a reply (the caller), the decision to retry (`job`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,13 +28,15 @@ use crate::backoff;
 use crate::dial::{Target, dial};
 use crate::job::Job;
 
-/// How often deadlines are looked at. An error may come so much late; a timer for each call would cost more than the call.
+/// Interval at which the driver checks deadlines: an error may come this late. A timer for each
+/// call would cost more than the call.
 const DEADLINE_TICK: Duration = Duration::from_millis(10);
 
-/// Bytes asked for in one read: the replies to a few thousand adds.
+/// Bytes per read: the replies to a few thousand adds.
 const READ_BYTES: usize = 16 << 10;
 
-/// Requests are added to what waits to be written only while that is less than this, so that the rest is known not to have been sent when a connection is lost.
+/// Bound of the unwritten bytes; the driver appends requests only below it. When a connection is
+/// lost, the other requests are then known to be unsent.
 const OUT_BYTES: usize = 64 << 10;
 
 /// Sends jobs.
@@ -40,15 +44,16 @@ const OUT_BYTES: usize = 64 << 10;
 pub(crate) struct ConnectionDriver {
     target: Arc<Target>,
     jobs: mpsc::Receiver<Job>,
-    /// Whether more jobs may come.
+    /// True if more jobs may come.
     is_open: bool,
     /// To be sent, in this order.
     queued: VecDeque<Job>,
-    /// To be sent again, not before a time.
+    /// To be sent again, each not before its time.
     later: Vec<(Instant, Job)>,
     /// Sent, to be answered in this order.
     in_flight: VecDeque<Job>,
-    /// Connections that could not be made, or were lost before they had answered anything, in a row.
+    /// Consecutive failures: connections that could not be made, or were lost before their first
+    /// reply.
     failures: u32,
 }
 
@@ -58,7 +63,7 @@ impl ConnectionDriver {
         ConnectionDriver { target, jobs, is_open: true, queued, later: Vec::new(), in_flight, failures: 0 }
     }
 
-    /// Goes on until all clients are gone and all jobs are over.
+    /// Runs until all clients are gone and all jobs have ended.
     pub async fn run(mut self, first: TcpStream) {
         let mut stream = first;
         while self.use_connection(stream).await.is_err() {
@@ -91,7 +96,7 @@ impl ConnectionDriver {
         let (mut read, mut write) = stream.split();
         let (mut reader, mut input) = (ReplyReader::default(), vec![0; READ_BYTES]);
         let mut tick = ticks();
-        // When a reply last came, or had to be waited for.
+        // The last time at which a reply came or no reply was awaited.
         let (mut last_reply, mut has_reply) = (Instant::now(), false);
         loop {
             if self.in_flight.is_empty() {
@@ -137,7 +142,7 @@ impl ConnectionDriver {
         }
     }
 
-    /// The next connection, when it is needed; `None` if it never is.
+    /// The next connection, made when a job needs it; `None` once all clients and jobs are gone.
     async fn connect(&mut self) -> Option<TcpStream> {
         let target = self.target.clone();
         let mut tick = ticks();
@@ -155,7 +160,7 @@ impl ConnectionDriver {
                 0 => Duration::ZERO,
                 failures => backoff::delay(failures, &target.options, backoff::jitter()),
             };
-            // Counted as failed until it has answered something.
+            // A failure until its first reply.
             self.failures = self.failures.saturating_add(1);
             let dialled = async {
                 sleep(pause).await;
@@ -187,7 +192,7 @@ impl ConnectionDriver {
         match job {
             Some(job) => {
                 self.queued.push_back(job);
-                // What others have asked meanwhile goes with it, in one write.
+                // The jobs that are queued already go with it, in one write.
                 while let Ok(job) = self.jobs.try_recv() {
                     self.queued.push_back(job);
                 }
@@ -223,7 +228,7 @@ impl ConnectionDriver {
         Ok(())
     }
 
-    /// Ends what is over, and lets go on what has paused for long enough.
+    /// Ends expired jobs, and queues the jobs with an elapsed pause.
     fn sweep(&mut self, now: Instant) {
         let is_late = |job: &Job| job.deadline <= now;
         for job in self.in_flight.iter_mut().filter(|job| is_late(job)) {
@@ -239,7 +244,7 @@ impl ConnectionDriver {
     }
 }
 
-/// Takes out the jobs whose time is over, or for which nobody waits; the rest keeps its order.
+/// Removes the jobs that are past their deadline or cancelled; the others keep their order.
 fn take_expired(jobs: &mut VecDeque<Job>, now: Instant) -> Vec<Job> {
     let is_late = |job: &Job| job.deadline <= now || job.is_cancelled();
     // Nearly always there are none.
@@ -251,7 +256,7 @@ fn take_expired(jobs: &mut VecDeque<Job>, now: Instant) -> Vec<Job> {
     late.into()
 }
 
-/// What is to be written to a connection.
+/// Bytes to write to a connection.
 #[derive(Debug, Default)]
 struct WriteBuffer {
     bytes: Vec<u8>,
@@ -265,7 +270,7 @@ impl WriteBuffer {
         &self.bytes[self.written_bytes..]
     }
 
-    /// How many bytes there are and were, written or not.
+    /// Offset of the end of all bytes, written or not.
     fn end_offset(&self) -> u64 {
         self.base + self.bytes.len() as u64
     }

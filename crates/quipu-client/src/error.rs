@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller would do about it.
+//! The errors of the client, one variant per reaction of the caller.
 
 use std::io;
 use std::sync::Arc;
@@ -7,68 +7,71 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The server will not do this. Nothing was applied, and asking again gets the same answer.
+    /// The server will not do this. Nothing was applied, and another attempt gets the same answer.
     #[error("the server refused: {text}")]
     Refused {
-        /// What it said; the first word is its kind.
+        /// The server's message; its first word is its kind.
         text: String,
     },
-    /// It was not done in time. Nothing was applied, and nothing will be: ask again.
+    /// Not done in time. Nothing was applied, and nothing will be: call again.
     #[error("not applied within the timeout, in {attempts} attempts")]
     NotApplied {
-        /// How often it was sent.
+        /// Number of times it was sent.
         attempts: u32,
-        /// The last thing that went wrong.
+        /// The last failure.
         source: Trouble,
     },
-    /// It was sent and not answered in time: applied once or not at all. Read before asking again, or let an [`Adder`](crate::Adder) do it, which keeps its tokens.
+    /// Sent and not answered in time: applied once or not at all. Read before calling again, or use
+    /// an [`Adder`](crate::Adder), which keeps its tokens.
     #[error("it may have been applied: not answered within the timeout, in {attempts} attempts")]
     Unknown {
-        /// How often it was sent.
+        /// Number of times it was sent.
         attempts: u32,
-        /// The last thing that went wrong.
+        /// The last failure.
         source: Trouble,
     },
-    /// A name that no counter can have. Nothing was sent.
+    /// An invalid counter name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] quipu_model::NameTooLong),
-    /// Sums that would leave 64 bits before they are sent. Nothing was added.
+    /// The sum would exceed 64 bits before it is sent. Nothing was added.
     #[error("the sum of what waits to be sent would overflow")]
     Overflow,
-    /// A negative add to what is sampled. Nothing was added.
+    /// A negative add to a sampled sum. Nothing was added.
     #[error("what is sampled cannot be taken away from")]
     Sampled,
-    /// As many counters wait to be sent as may. Nothing was added: wait ([`Adder::add`](crate::Adder::add) does), or leave it out.
+    /// The bound of counters with unsent sums is reached. Nothing was added: wait
+    /// ([`Adder::add`](crate::Adder::add) does), or drop the add.
     #[error("{counters_max} counters wait to be sent, which is the limit")]
     Full {
-        /// The limit.
+        /// The bound.
         counters_max: usize,
     },
-    /// What was not acknowledged when a flush ran out of time is kept, and sent again under its tokens.
+    /// A flush ran out of time. The adder keeps the unacknowledged adds and sends them again under
+    /// their tokens.
     #[error("{adds} adds were not acknowledged within the timeout; they are kept and sent again")]
     Unflushed {
-        /// How many.
+        /// Number of these adds.
         adds: u64,
-        /// The last thing that went wrong, if anything did.
+        /// The last failure, if any.
         source: Option<Trouble>,
     },
-    /// An address that makes no sense.
+    /// An invalid address.
     #[error("bad address {address:?}: {why}")]
     Address {
-        /// What was given, without a password.
+        /// The given address, without a password.
         address: String,
-        /// What is wrong with it.
+        /// The mistake in it.
         why: String,
     },
     /// The first connection could not be made.
     #[error("cannot connect to {address}")]
     Connect {
-        /// Where to.
+        /// The address.
         address: String,
-        /// Why.
+        /// The reason.
         source: Trouble,
     },
-    /// The runtime that the client was made in is gone. Applied once or not at all.
+    /// The runtime of the client is gone. Applied once or not at all.
     #[error("the client's runtime has ended")]
     Closed,
 }
@@ -80,17 +83,17 @@ impl From<quipu_protocol::BadAddress> for Error {
 }
 
 impl Error {
-    /// Whether it is certain that nothing was applied and nothing will be.
+    /// Returns true if it is certain that nothing was applied and nothing will be.
     pub fn is_known_not_applied(&self) -> bool {
         !matches!(self, Error::Unknown { .. } | Error::Unflushed { .. } | Error::Closed)
     }
 }
 
-/// One attempt's end.
+/// The failure of one attempt.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Trouble {
-    /// There was no place among those in flight, or no connection, or no reply, for as long as it was waited for.
+    /// No permit, no connection or no reply in time.
     #[error("no answer in time")]
     Late,
     /// The connection could not be made, or was lost.
@@ -99,7 +102,7 @@ pub enum Trouble {
     /// The server refused.
     #[error("the server refused: {0}")]
     Refused(String),
-    /// The server sent something that is no answer to this.
+    /// The server sent an unintelligible reply.
     #[error("the server sent {0}")]
     Nonsense(String),
 }

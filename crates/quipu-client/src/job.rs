@@ -1,6 +1,8 @@
-//! One request on its way: how often it was sent, what is known of it, and who waits.
+//! One request on its way: its attempts, its state, and its waiting caller.
 //!
-//! Invariant: a job that ended as [`Error::Refused`] or [`Error::NotApplied`] was never sent without being answered. Once it was, a later refusal says nothing of that sending, which may still be on its way.
+//! Invariant: a job that ended as [`Error::Refused`] or [`Error::NotApplied`] was never sent
+//! without an answer. After an unanswered attempt, a later refusal proves nothing: that attempt may
+//! still be on its way.
 
 use quipu_protocol::resp::Value;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -8,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::{Error, Trouble};
 
-/// First words of refusals that go away by themselves: nothing was applied, and the same may be asked again.
+/// Codes of transient refusals: nothing was applied, and the same request may be sent again.
 const TRANSIENT_REFUSALS: [&str; 7] = ["TRYAGAIN", "NOROOM", "OOM", "TOKENSFULL", "STOREDOWN", "LOADING", "BUSY"];
 
-/// Who waits for the end of a job.
+/// Receives the outcome of a job.
 pub(crate) type ReplyReceiver = oneshot::Receiver<Result<Value, Error>>;
 
 /// A request on its way.
@@ -19,9 +21,9 @@ pub(crate) type ReplyReceiver = oneshot::Receiver<Result<Value, Error>>;
 pub(crate) struct Job {
     pub request: Vec<u8>,
     pub deadline: Instant,
-    /// How often it was sent.
+    /// Number of times it was sent.
     pub attempts: u32,
-    /// Where in the bytes of its connection it began.
+    /// Offset of its first byte in the bytes of its connection.
     pub start_offset: u64,
     answer: Option<oneshot::Sender<Result<Value, Error>>>,
     unanswered: bool,
@@ -45,17 +47,17 @@ impl Job {
         (job, receiver)
     }
 
-    /// Whether nobody waits for it, or not for any longer. What was never sent, and what would be sent again, need not be.
+    /// Returns true if no caller waits any longer. Such a job need not be sent, or sent again.
     pub fn is_cancelled(&self) -> bool {
         self.answer.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
-    /// Notes that an attempt has failed.
+    /// Records a failed attempt.
     pub fn record_failure(&mut self, trouble: &Trouble) {
         self.trouble = trouble.clone();
     }
 
-    /// Notes that its connection was lost after so many bytes.
+    /// Records that its connection was lost after `written` bytes.
     pub fn lost(&mut self, written: u64, trouble: &Trouble) {
         if self.start_offset < written {
             self.unanswered = true;
@@ -65,7 +67,7 @@ impl Job {
         self.record_failure(trouble);
     }
 
-    /// Takes the reply; gives the job back if it is to be sent again.
+    /// Takes the reply; returns the job if it is to be sent again.
     pub fn on_reply(mut self, reply: Value) -> Option<Job> {
         let outcome = match reply {
             Value::Error(text) => {
@@ -82,14 +84,14 @@ impl Job {
         None
     }
 
-    /// Its time is over, and it is not on its way.
+    /// Ends a job that is past its deadline and not in flight.
     pub fn expired(mut self) {
         let (attempts, source) = (self.attempts, self.trouble.clone());
         let error = if self.unanswered { self.unknown_outcome() } else { Error::NotApplied { attempts, source } };
         self.finish(Err(error));
     }
 
-    /// Its time is over while it is on its way; its place stays, for the reply.
+    /// Ends a job that is past its deadline while in flight. It keeps its place, for the reply.
     pub fn abandon(&mut self) {
         self.trouble = Trouble::Late;
         let error = self.unknown_outcome();
@@ -102,7 +104,7 @@ impl Job {
 
     fn finish(&mut self, outcome: Result<Value, Error>) {
         if let Some(answer) = self.answer.take() {
-            // Who has stopped waiting is not told.
+            // A caller that has stopped waiting gets nothing.
             let _ = answer.send(outcome);
         }
     }

@@ -1,6 +1,7 @@
 //! Counts on a Quipu server, from async Rust.
 //!
-//! In: names and numbers. Out: RESP over one connection, shared by everyone who asks; values, readings, and errors that say whether anything was applied.
+//! In: names and numbers. Out: RESP over one connection, shared by all callers. It returns values,
+//! readings, and errors that say whether anything was applied.
 //!
 //! ```no_run
 //! use quipu_client::{AdderOptions, Client, Options};
@@ -22,23 +23,33 @@
 //! # }
 //! ```
 //!
-//! **Sent again, applied once.** Every mutation carries a token (`IDMP producer time-number`), so it is sent again, with the same token, whenever its connection is lost or the server is short of
-//! something, until its deadline ([`Options::timeout`]). The server applies it once and answers every retry alike. A token carries the time at which it was made: a retry that comes later than the
-//! server's `token_window` is refused, never applied twice.
+//! **Sent again, applied once.** Every mutation carries a token (`IDMP producer time-number`). So
+//! the client sends it again under that token, when its connection is lost or the server refuses
+//! for the time being. It does so until the deadline ([`Options::timeout`]).
 //!
-//! **What an error means** is in its variant: [`Error::Refused`] and [`Error::NotApplied`] say that nothing was applied and nothing will be; [`Error::Unknown`] says once or not at all. A call whose future is
-//! dropped is as one of unknown outcome.
+//! The server applies a mutation once and gives every retry the same reply. A token carries its
+//! time of creation: a retry later than the server's `token_window` is refused, never applied
+//! twice.
 //!
-//! **What tokens cost.** A server remembers each for `token_window` (24 h), in about 100 bytes, and at most `tokens_max` (about a million) of them. Whoever makes more than ten mutations a second all day sums
-//! them with an [`Adder`], or gives the server a shorter window: ten minutes are far more than any deadline here.
+//! **The variant of an error gives its meaning.** [`Error::Refused`] and [`Error::NotApplied`]:
+//! nothing was applied and nothing will be. [`Error::Unknown`]: applied once or not at all. A call
+//! with a dropped future has an unknown outcome.
 //!
-//! **Clocks.** A token from more than a minute ahead of the server's clock is refused, so the two have to agree that well.
+//! **The cost of tokens.** A server remembers each for `token_window` (24 h), in about 100 bytes,
+//! and at most `tokens_max` (about a million) of them. For more than ten mutations a second all
+//! day, use an [`Adder`], or give the server a shorter window. Ten minutes are far more than any
+//! deadline here.
+//!
+//! **Clocks.** A server refuses a token from more than a minute ahead of its clock, so the two
+//! clocks have to agree that well.
 //!
 //! Invariants:
-//! - every queue is bounded ([`Options::in_flight_max`], [`AdderOptions::counters_max`]); who comes when it is full waits, within its deadline;
+//! - every queue is bounded ([`Options::in_flight_max`], [`AdderOptions::counters_max`]); when it
+//!   is full, a caller waits, within its deadline;
 //! - a mutation is never sent under two tokens unless the first is known not to have been applied.
 //!
-//! Not here: transactions, expiry and the rest of Redis's commands, which any Redis client has; TLS.
+//! Not here: transactions, expiry and the rest of Redis's commands, which any Redis client has;
+//! TLS.
 
 mod client;
 mod options;

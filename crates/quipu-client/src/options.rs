@@ -1,24 +1,27 @@
-//! How patient a client is with its server.
+//! The options of a client: password, timeouts, pauses and bounds.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The server's password. One in the address goes before it.
+    /// The server's password; a password in the address has precedence. Default none.
     pub password: Option<Secret>,
-    /// How long a call may take in all, retries included, before it is an error.
+    /// Longest time of a call, retries included; default 30 s.
     pub timeout: Duration,
-    /// How long a connection may take to be made and let in.
+    /// Longest time to make and authenticate a connection; default 5 s.
     pub connect_timeout: Duration,
-    /// How long a server that owes replies may send none before its connection is given up, and what it owes is asked again on the next one.
+    /// Longest silence of a server that owes replies; default 10 s. The client then drops the
+    /// connection and sends the unanswered requests again on the next one.
     pub reply_timeout: Duration,
-    /// How long to wait before the first retry; twice as long before each further one, with chance in it.
+    /// Pause before the first retry; default 10 ms. It doubles before each further one, with random
+    /// jitter.
     pub pause_min: Duration,
-    /// How long to wait at most.
+    /// Longest pause; default 1 s.
     pub pause_max: Duration,
-    /// Most calls that are under way at once. Further ones wait for a place, within their timeout. Not 0.
+    /// Most calls in flight at once; default 1,024, not 0. Further calls wait for a permit, within
+    /// their timeout.
     pub in_flight_max: usize,
 }
 
@@ -26,20 +29,22 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             password: None,
-            // A restart of a server with a large journal takes seconds; whoever waits longer says so.
+            // A restart of a server with a large journal takes seconds. A caller that can wait
+            // longer sets a longer timeout.
             timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
-            // An fsync on a bad day takes seconds; asking again does no harm.
+            // An fsync on a bad day takes seconds; a second attempt is harmless.
             reply_timeout: Duration::from_secs(10),
             pause_min: Duration::from_millis(10),
             pause_max: Duration::from_secs(1),
-            // With names as long as they may be, their requests take less than the megabyte that a server holds for a connection.
+            // With names of the greatest length, their requests take less than the megabyte that a
+            // server holds for a connection.
             in_flight_max: 1_024,
         }
     }
 }
 
-/// A password, which is not shown.
+/// A password, which `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 

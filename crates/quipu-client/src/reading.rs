@@ -1,59 +1,61 @@
-//! A value, and how far to trust it, as `QUIPU.READ` tells it.
+//! Parses the reply of `QUIPU.READ`: a value and its quality.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quipu_protocol::resp::Value;
 
-/// What was read.
+/// A reading of a counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reading {
     /// The value; 0 for a counter that does not exist.
     pub value: i64,
-    /// Whether the counter exists.
+    /// True if the counter exists.
     pub exists: bool,
-    /// Whether the value includes every operation that was acknowledged before the read began.
+    /// True if the value includes every operation that was acknowledged before the read began.
     pub exact: bool,
-    /// What kind of counter it is.
+    /// The kind of the counter.
     pub kind: String,
-    /// When it was read, by the server's clock.
+    /// Time of the reading, by the server's clock.
     pub as_of: SystemTime,
-    /// How old what the server knows of other nodes is; zero where there are none, `None` if nothing is known of them.
+    /// Age of the server's data of other nodes; zero without other nodes, `None` if it has none of
+    /// their data.
     pub lag: Option<Duration>,
-    /// The least and the most that the value may be, where that is known.
+    /// Least and greatest possible value, if known.
     pub bound: Option<(i64, i64)>,
-    /// Of a count that is sampled: how rarely, and how far off its value is.
+    /// The sampling rate and error of a sampled count.
     pub sampled: Option<SamplingInfo>,
-    /// Of the counter's shards, those that are in the value.
+    /// The counter's shards, and those included in the value.
     pub shards: Coverage,
-    /// Of the writers that may have added to it, those that are in the value.
+    /// The writers that may have added to it, and those included in the value.
     pub writers: Coverage,
-    /// When the counter will expire, if ever.
+    /// The counter's expiry, if any.
     pub expires_at: Option<SystemTime>,
     /// The value for people: `1.2M`.
     pub display: String,
 }
 
-/// How a count was sampled.
+/// The sampling of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SamplingInfo {
-    /// Events to one that was counted, for all of them, at most.
+    /// Most events per counted event: each counted one stands for at most this number.
     pub rate: u64,
-    /// The standard deviation of the value, at most.
+    /// Upper bound of the standard deviation of the value.
     pub deviation: u64,
 }
 
-/// How many of how many.
+/// A part of a whole number of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
-    /// Those that were seen.
+    /// The items included.
     pub seen: u64,
-    /// All that there are, as far as is known.
+    /// All known items.
     pub total: u64,
 }
 
 impl Reading {
-    /// A reading from the map that a server replies; `None` if something is missing. What it says beyond that is left out: newer servers say more.
+    /// Parses the map of a reply; `None` if a field is missing. Unknown fields are skipped: newer
+    /// servers send more.
     pub(crate) fn from_reply(reply: &Value) -> Option<Reading> {
         let pairs = reply.pairs();
         let get =
@@ -62,7 +64,7 @@ impl Reading {
         let natural = |name: &str| u64::try_from(number(name)?).ok();
         let text = |name: &str| Some(String::from_utf8_lossy(get(name)?.bytes()?).into_owned());
         let seen = |seen: &str, total: &str| Some(Coverage { seen: natural(seen)?, total: natural(total)? });
-        // Outside, whether the server has said it; inside, whether there is one.
+        // The outer level: the field is present. The inner level: it is not null.
         let maybe = |name: &str| match get(name)? {
             Value::Null => Some(None),
             value => Some(Some(u64::try_from(value.number()?).ok()?)),

@@ -1,6 +1,7 @@
-//! The names under which mutations are sent, and sent again.
+//! Makes tokens, the names of mutations for their retries.
 //!
-//! Invariant: no two mutations have the same token, also of two clients made at the same moment: a client's producer is 128 bits of chance, and it numbers what it does.
+//! Invariant: no two mutations have the same token, even of two clients made at the same time. A
+//! client's producer is 128 random bits, and the client numbers its mutations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +20,8 @@ pub(crate) struct TokenItem(String);
 impl TokenSource {
     pub fn new() -> TokenSource {
         let mut bytes = [0; 16];
-        // Without chance, the time and the process tell clients apart; every system we know of has it.
+        // Without random bytes, the time and the process tell clients apart; every system we know
+        // of has them.
         if getrandom::fill(&mut bytes).is_err() {
             bytes[..8].copy_from_slice(&(since_1970().as_nanos() as u64).to_le_bytes());
             bytes[8..12].copy_from_slice(&std::process::id().to_le_bytes());
@@ -34,16 +36,16 @@ impl TokenSource {
         self.producer.as_bytes()
     }
 
-    /// A number that is likely to be no other's.
+    /// A number that is very likely unique.
     pub fn seed(&self) -> u64 {
-        // The first 64 of the producer's bits, and how many were asked for.
+        // The first 64 of the producer's bits, and the count of numbers used.
         let bits = self.producer.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default();
         bits.wrapping_add(self.numbers_used.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// One that nobody has used, made now.
+    /// A new token, with the present time.
     pub fn next(&self) -> TokenItem {
-        // Thirteen digits, as the server expects of one that carries its time.
+        // Thirteen digits: the server's form of a token with its time.
         TokenItem(format!("{:013}-{:x}", since_1970().as_millis(), self.numbers_used.fetch_add(1, Ordering::Relaxed)))
     }
 }

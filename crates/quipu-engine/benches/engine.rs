@@ -1,8 +1,16 @@
-//! The engine alone, measured: `cargo bench -p quipu-engine --bench engine`, with a word behind `--` to pick some.
+//! Benchmarks the engine alone: `cargo bench -p quipu-engine --bench engine`, with a filter behind
+//! `--`.
 //!
-//! Adds through a handle with one and two threads, beside atomics; adds by name; filling and committing the journal; a seal; recovery. At the end, plainly, what
-//! two threads gain on one counter: from rounds in which both ran all the time, since on a busy machine the threads of the table's `t=2` take turns and do not
-//! meet. Without `--bench` (as `cargo test` calls it) everything runs once, small.
+//! It measures:
+//! - adds through a handle with one and two threads, beside atomics;
+//! - adds by name;
+//! - filling and committing the journal;
+//! - a seal;
+//! - recovery.
+//!
+//! At the end it prints the gain of two threads on one counter, from rounds in which both ran all
+//! the time. On a busy machine the threads of the table's `t=2` take turns and do not meet. Without
+//! `--bench` (as `cargo test` calls it) everything runs once, small.
 
 #![allow(clippy::disallowed_methods, reason = "it measures how long things take on this machine")]
 

@@ -1,8 +1,14 @@
-//! Counters at rest, measured: `cargo bench -p quipu-engine --bench rest -- 1000000 5000000 10000000`.
+//! Benchmarks counters at rest: `cargo bench -p quipu-engine --bench rest -- 1000000 5000000
+//! 10000000`.
 //!
-//! For each number of counters: how fast they are sealed, what they take at rest, how long a start takes after a clean stop and after a kill with a
-//! short journal, what a look-up costs, and how much twenty seals of all of them write. Names have 20 bytes. One thread asks; files are in the page cache.
-//! Without `--bench` (as `cargo test` calls it) it runs once, small.
+//! For each number of counters it measures:
+//! - the speed of a seal, and the bytes at rest;
+//! - the time of a start after a clean stop, and after a kill with a short journal;
+//! - the cost of a look-up;
+//! - the bytes written by twenty seals of all counters.
+//!
+//! Names have 20 bytes. One thread reads; files are in the page cache. Without `--bench` (as `cargo
+//! test` calls it) it runs once, small.
 
 #![allow(clippy::disallowed_methods, reason = "it measures how long things take on this machine")]
 

@@ -1,7 +1,8 @@
-//! A round of settling, measured: `cargo bench -p quipu-engine --bench settle`.
+//! Benchmarks a settle round: `cargo bench -p quipu-engine --bench settle`.
 //!
-//! Nearly all of 100,000 counters are unsettled and not due; 1,000 are. The store is in memory, so what is measured is the engine's own work.
-//! Without `--bench` (as `cargo test` calls it) it runs once, small.
+//! Nearly all of 100,000 counters are unsettled and not due; 1,000 are. The store is in memory, so
+//! the bench measures the engine's own work. Without `--bench` (as `cargo test` calls it) it runs
+//! once, small.
 
 #![allow(clippy::disallowed_methods, reason = "it measures how long things take on this machine")]
 

@@ -1,7 +1,9 @@
-//! Starts after a kill, measured: `cargo bench -p quipu-engine --bench start -- 1000000 5000000`.
+//! Benchmarks starts after a kill: `cargo bench -p quipu-engine --bench start -- 1000000 5000000`.
 //!
-//! For each number of counters: a journal of 512 MB, in which counters come in any order, and how long starts take that read it, in turn by one thread and by as many as are worth it. Names have 20 bytes, values are
-//! small; files are in the page cache. Without `--bench` (as `cargo test` calls it) it runs once, small.
+//! For each number of counters: a journal of 512 MB with counters in arbitrary order, and the time
+//! of starts that read it. They restore in turn with one thread and with the default number of
+//! threads. Names have 20 bytes, values are small; files are in the page cache. Without `--bench`
+//! (as `cargo test` calls it) it runs once, small.
 
 #![allow(clippy::disallowed_methods, reason = "it measures how long things take on this machine")]
 

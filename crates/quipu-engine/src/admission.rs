@@ -1,6 +1,8 @@
-//! Whether a command may run: its namespace's policy, the shards it touches, and room in the journal for all it may write.
+//! Admits commands: finds the shards that a command touches, its durability, and the journal room
+//! that it needs.
 //!
-//! In: a command. Out: what it reaches and how much room it needs at most; a refusal, before anything is applied.
+//! In: a command. Out: its shards and an upper bound of its record; a refusal comes before anything
+//! is applied.
 
 use quipu_model::{Command, Durability, Name};
 
@@ -8,19 +10,19 @@ use crate::apply::table::Table;
 use crate::journal::format::{ENTRY_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
 use crate::namespaces::Policies;
 
-/// What a command touches.
+/// The shards that a command touches.
 pub enum CommandTargets<'c, 'a> {
     /// One counter.
     One(Name<'a>),
-    /// Several counters, together.
+    /// Several counters, locked together.
     Many(&'c [Name<'a>]),
-    /// Every shard, together.
+    /// All shards, locked together.
     All,
-    /// Every shard, one after another; only reads.
+    /// All shards, one after another; only reads.
     Walk,
 }
 
-/// What a command touches.
+/// Returns the targets of a command.
 pub fn command_targets<'c, 'a>(command: &'c Command<'a>) -> CommandTargets<'c, 'a> {
     match command {
         Command::Add { name, .. }
@@ -48,7 +50,7 @@ pub fn command_targets<'c, 'a>(command: &'c Command<'a>) -> CommandTargets<'c, '
 }
 
 impl CommandTargets<'_, '_> {
-    /// The shards to lock.
+    /// Collects the shards to lock.
     pub fn collect_shards(&self, table: &Table, out: &mut Vec<usize>) {
         let shard = |name: &Name<'_>| table.shard_of(table.hash(name.bytes()));
         match self {
@@ -58,7 +60,7 @@ impl CommandTargets<'_, '_> {
         }
     }
 
-    /// What its reply waits for.
+    /// Strictest durability of the targets, for which the reply waits.
     pub fn durability(&self, policies: &Policies) -> Durability {
         match self {
             CommandTargets::One(name) => policies.durability(*name),
@@ -69,10 +71,11 @@ impl CommandTargets<'_, '_> {
         }
     }
 
-    /// The most bytes its record can take, where what this node says of a counter on a shared store takes so many.
+    /// Most bytes of the command's record. `own_bytes_max`: encoded own cells of one counter on a
+    /// shared store.
     pub fn record_bytes_max(&self, own_bytes_max: usize) -> usize {
-        // A counter may be noticed to have expired, be written again, and be gone at once because its new expiry is past: three entries. Before them
-        // comes what its lanes held.
+        // A counter may be found expired, be written again, and vanish at once because its new
+        // expiry is past: three entries. Before them comes the sum of its lanes.
         let entries = |name: &Name<'_>| 4 * (ENTRY_BYTES_MAX + name.bytes().len() + own_bytes_max);
         RECORD_OVERHEAD_BYTES_MAX
             + match self {
@@ -83,7 +86,7 @@ impl CommandTargets<'_, '_> {
     }
 }
 
-/// Whether a command may change a counter; only then is it refused for want of room.
+/// Returns true if a command may change a counter; only such a command is refused for lack of room.
 pub fn is_write(command: &Command<'_>) -> bool {
     match command {
         Command::Add { .. }
@@ -109,7 +112,8 @@ pub fn is_write(command: &Command<'_>) -> bool {
     }
 }
 
-/// Whether a command makes this counter of its own if it does not exist; only then is it refused for want of memory.
+/// Returns true if a command creates this counter when it is absent; only such a command is refused
+/// for lack of memory.
 pub fn creates_counter(command: &Command<'_>, name: Name<'_>) -> bool {
     match command {
         Command::Add { .. } | Command::AddSampled { .. } | Command::AddWithin(_) | Command::Set(_) => true,

@@ -1,9 +1,15 @@
-//! The threads of a real engine: they sync, tend, load, walk and compact; with a shared store they also settle, fetch and swap.
+//! Runs the background threads of an engine on a real machine.
 //!
-//! The sync thread joins lanes, makes relaxed writes durable within their window, and does all commits while the disk is slow. The tend thread prepares
-//! segments, removes expired counters, seals, lets counters leave memory, and keeps the control file fresh. The load thread brings counters back, the walk
-//! thread lists names at rest, the compact thread merges the ledger's tables, for half of its time at most. All only call [`Steps`]; what a step does is
-//! elsewhere.
+//! - The sync thread joins lanes and makes relaxed writes durable within their window. While the
+//!   disk is slow, it does all commits.
+//! - The maintenance thread (`quipu-tend`) prepares segments, removes expired counters, seals,
+//!   evicts counters from memory, and updates the control file.
+//! - The load thread loads counters from the ledger.
+//! - The walk thread lists names at rest.
+//! - The compact thread merges the ledger's tables, for half of its time at most.
+//! - With a shared store, further threads settle, fetch, swap, retire and probe.
+//!
+//! All of them only call [`Steps`], or the rounds of `sharing`; the work itself is elsewhere.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
@@ -20,23 +26,24 @@ use crate::steps::Steps;
 use crate::sync::{Arc, Condvar, Mutex, lock};
 use crate::time::{ClockObservation, STEP_MAX, STEP_STAYS};
 
-/// The load thread looks this often for counters that have expired at rest, in so many shards.
+/// Interval between sweeps of the load thread for expired counters at rest; then shards per sweep.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 const SWEEP_SHARDS: usize = 64;
 
-/// A sweep reads what a shard has at rest; so much of the thread's time goes into them at most, a tenth.
+/// Most time of a sweep, a tenth of the thread's time: a sweep reads a shard at rest.
 const SWEEP_TIME: Duration = Duration::from_millis(10);
 
-/// It looks this often for memory while someone waits for some; the tend thread says when there is.
+/// Interval between checks for memory while a load waits for it. The maintenance thread signals
+/// free memory.
 const MEMORY_RETRY_EVERY: Duration = Duration::from_millis(10);
 
-/// The compact thread looks around this often, and rests this long at most between two pieces of work.
+/// Interval of the compact thread; then its longest pause between two pieces of work.
 const COMPACT_EVERY: Duration = Duration::from_millis(500);
 const COMPACT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 type ThreadMain = fn(&Inner, &Signals);
 
-/// Each does one thing, so that none has to wait for what another waits for.
+/// Each thread does one thing, so that none waits for the disk or store call of another.
 const THREADS: [(&str, ThreadMain); 5] = [
     ("quipu-sync", sync_thread),
     ("quipu-tend", maintenance_thread),
@@ -45,7 +52,7 @@ const THREADS: [(&str, ThreadMain); 5] = [
     ("quipu-compact", compact_thread),
 ];
 
-/// With a shared store, each of these waits for its answers by itself.
+/// With a shared store, each of these waits for its replies by itself.
 const SHARING_THREADS: [(&str, ThreadMain); 5] = [
     ("quipu-settle", settle_thread),
     ("quipu-fetch", fetch_thread),
@@ -54,30 +61,31 @@ const SHARING_THREADS: [(&str, ThreadMain); 5] = [
     ("quipu-probe", probe_thread),
 ];
 
-/// The settle thread looks around so often in the shortest `settle_every`, within these bounds: each time it looks at every shard.
+/// Rounds of the settle thread per shortest `settle_every`; then the bounds of its interval. Each
+/// round visits every shard.
 const SETTLE_POLLS: u32 = 8;
 const SETTLE_EVERY_MIN: Duration = Duration::from_millis(2);
 const SETTLE_EVERY_MAX: Duration = Duration::from_millis(100);
 
-/// Fetches and swaps are asked for; without being asked the threads look around this often for what is to be tried again.
+/// Interval of retries of fetches and swaps; new ones are signalled.
 const SHARING_RETRY_EVERY: Duration = Duration::from_millis(10);
 
-/// Writers are gone for days before anything is done about them.
+/// Interval of the retire thread. Writers are gone for days before a node acts on that.
 const RETIRE_EVERY: Duration = Duration::from_secs(1);
 
-/// The store is asked this often whether it can be reached: an outage must be known within 2 s.
+/// Interval of probes of the store: an outage must be known within 2 s.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 
-/// The control file learns this often how far the journal is synced, and memory is put in order.
+/// Interval at which the control file gets the synced position, and slots move into huge pages.
 const CONTROL_FILE_EVERY: Duration = Duration::from_secs(1);
 
-/// The tend thread looks around this often.
+/// Interval of the maintenance thread.
 const MAINTENANCE_EVERY: Duration = Duration::from_millis(100);
 
-/// A disk that was full is tried again this often.
+/// Interval of retries on a full disk.
 const FULL_RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Wakes the threads.
+/// Wake-up signals of the threads.
 pub struct Signals {
     flags: Mutex<SignalFlags>,
     changed: Condvar,
@@ -99,37 +107,37 @@ struct SignalFlags {
 }
 
 impl Signals {
-    /// Asks for a commit.
+    /// Requests a commit.
     pub fn request_sync(&self) {
         self.raise(|flags| &mut flags.sync);
     }
 
-    /// Asks for segments.
+    /// Requests segments.
     pub fn request_maintenance(&self) {
         self.raise(|flags| &mut flags.maintenance);
     }
 
-    /// Asks for counters at rest.
+    /// Requests counters at rest.
     pub fn request_load(&self) {
         self.raise(|flags| &mut flags.load);
     }
 
-    /// Asks for a walk over all names.
+    /// Requests a walk over all names.
     pub fn request_walk(&self) {
         self.raise(|flags| &mut flags.walk);
     }
 
-    /// Asks for rows of the shared store.
+    /// Requests rows of the shared store.
     pub fn request_fetch(&self) {
         self.raise(|flags| &mut flags.fetch);
     }
 
-    /// Asks for swaps and claims at the shared store.
+    /// Requests swaps and claims at the shared store.
     pub fn request_swap(&self) {
         self.raise(|flags| &mut flags.swap);
     }
 
-    /// Whether the threads were told to end: then nobody else commits.
+    /// Returns true once the threads were told to end: then callers commit for themselves.
     pub fn is_stopped(&self) -> bool {
         lock(&self.flags).stop
     }
@@ -141,7 +149,7 @@ impl Signals {
         }
     }
 
-    /// Waits until it is asked for or the time is up; false when it is time to stop.
+    /// Waits for the signal or the timeout; false when it is time to stop.
     fn wait(&self, at_most: Duration, which: impl Fn(&mut SignalFlags) -> &mut bool) -> bool {
         let flags = lock(&self.flags);
         let waiting = |flags: &mut SignalFlags| !*which(flags) && !flags.stop;
@@ -169,15 +177,16 @@ impl BackgroundThreads {
         BackgroundThreads { inner, signals, threads: Mutex::new(threads) }
     }
 
-    /// Ends the threads. What they would have done is done by whoever needs it.
+    /// Ends the threads. From then on, callers do their work themselves.
     pub fn stop(&self) {
         self.signals.raise(|flags| &mut flags.stop);
-        // Whoever waits for a thread that has just ended looks again, and finds that it must do for itself.
+        // A waiter for a thread that has just ended checks again, and finds that it must act
+        // itself.
         self.inner.journal.wake_all();
-        // Held until all have ended: whoever else closes must not begin before.
+        // Held until all have ended: another closing thread must not begin before.
         let mut threads = lock(&self.threads);
         for thread in threads.drain(..) {
-            // The last handle may be dropped by one of them, in a waker it calls.
+            // One of them may drop the last handle, in a waker that it calls.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -188,7 +197,7 @@ impl BackgroundThreads {
 impl Drop for BackgroundThreads {
     fn drop(&mut self) {
         self.stop();
-        // Whoever wants to know whether it went well calls close first.
+        // A caller that needs the result calls `close` first.
         let _ = self.inner.close();
     }
 }
@@ -198,7 +207,7 @@ fn spawn(name: &str, inner: &Arc<Inner>, signals: &Arc<Signals>, work: ThreadMai
     let thread = std::thread::Builder::new().name(name.to_owned());
     let name = name.to_owned();
     let run = move || {
-        // What it would have done, others wait for; none of them may wait for ever.
+        // Other threads wait for this one's work; none of them may wait for ever.
         if catch_unwind(AssertUnwindSafe(|| work(&inner, &signals))).is_err() {
             let (file, source) = (inner.options.data.clone(), std::io::Error::other(format!("{name} panicked")));
             inner.journal.fail(&JournalError::Io { file, what: "use", source });
@@ -211,7 +220,8 @@ fn sync_thread(inner: &Inner, signals: &Signals) {
     let (steps, window) = (Steps::new(inner), inner.options.relaxed_window);
     let mut joined_at = inner.clock.elapsed();
     while signals.wait(window, |flags| &mut flags.sync) {
-        // A slow disk asks more often; whether adds have become few is seen by whole windows.
+        // A slow disk sends more requests; lanes need whole windows to detect that adds have become
+        // few.
         let now = inner.clock.elapsed();
         if now.saturating_sub(joined_at) >= window {
             joined_at = now;
@@ -230,7 +240,8 @@ fn settle_thread(inner: &Inner, signals: &Signals) {
     };
     while signals.wait(settle_every(), |flags| &mut flags.settle) {
         block_on(async {
-            // Where counters change faster than the store takes them, there is always more to settle: the lease and the pass go on all the same.
+            // If counters change faster than the store takes them, there is always more to settle.
+            // The lease and the audit pass must go on all the same.
             loop {
                 sharing.renew().await;
                 let settled = sharing.settle().await;
@@ -291,15 +302,15 @@ fn load_thread(inner: &Inner, signals: &Signals) {
         let began = inner.clock.elapsed();
         for _ in 0..SWEEP_SHARDS {
             swept = (swept + 1) % steps.shard_count();
-            // A ledger that cannot be read says so to whoever reads a counter from it.
+            // A read of a counter reports an unreadable ledger.
             if steps.sweep(swept).is_err() || inner.clock.elapsed().saturating_sub(began) >= SWEEP_TIME {
                 break;
             }
-            // A sweep reads a whole shard at rest; whoever waits for a counter does not wait for all of them.
+            // A sweep reads a whole shard at rest; a waiting load must not wait for all of them.
             steps.run_loads();
         }
     }
-    // Whoever still waits is told, not left waiting.
+    // Loads that still wait get a reply.
     steps.run_loads();
 }
 
@@ -318,12 +329,13 @@ fn compact_thread(inner: &Inner, signals: &Signals) {
         let began = inner.clock.elapsed();
         pause = COMPACT_EVERY;
         match steps.compact() {
-            // It rests as long as it worked: half a core at most.
+            // It pauses as long as it worked: half a core at most.
             Ok(true) => pause = inner.clock.elapsed().saturating_sub(began).min(COMPACT_PAUSE_MAX),
             // Without space the tables stay as they are; the next attempt may find some.
             Ok(false) | Err(LedgerError::Full(_)) => {}
             Err(LedgerError::Io(reason)) => return fail_journal(inner, ledger_error(inner, reason)),
-            // What is whole is served, what is not is refused by name; but nothing is written anew from damaged tables.
+            // Intact cells are served, damaged ones are refused by name; but no table is rewritten
+            // from damaged ones.
             Err(error) => {
                 return report_ledger_damage(inner, &format!("compaction has ended: {error}"));
             }
@@ -357,16 +369,16 @@ fn maintenance_thread(inner: &Inner, signals: &Signals) {
     }
 }
 
-/// What the tend thread remembers from round to round.
+/// State of the maintenance thread between rounds.
 struct MaintenanceLoop {
     sealed_at: Duration,
     prepared_at: Duration,
     control_written_at: Duration,
-    /// Whether the last seal did what it should.
+    /// True if the last seal succeeded.
     last_seal_succeeded: bool,
-    /// Where eviction goes on, so that it does not always come to the same shards first.
+    /// Shard at which eviction continues, so that it does not always begin with the same ones.
     next_evict_shard: usize,
-    /// What was said of the disk, of seals, of the lease and of the wall clock.
+    /// Log throttles for the disk, seals, the lease and the wall clock.
     full: LogThrottle,
     slow: LogThrottle,
     unsealed: LogThrottle,
@@ -378,14 +390,14 @@ impl MaintenanceLoop {
     fn run_maintenance(&mut self, inner: &Inner, steps: &Steps<'_>) -> Result<(), JournalError> {
         let now = inner.clock.elapsed();
         steps.adjust_overload_rate();
-        // A full disk is tried again now and then: an attempt writes until it is refused.
+        // A full disk is retried at intervals: an attempt writes until it is refused.
         let full = inner.journal.is_full();
         if !full || now.saturating_sub(self.prepared_at) >= FULL_RETRY_EVERY {
             self.prepared_at = now;
             steps.prepare_segments()?;
         }
         if let Some(sharing) = inner.sharing() {
-            // Here, since this thread never waits for the store.
+            // On this thread, since it never waits for the store.
             sharing.serve_stale();
             sharing.check_probe();
         }
@@ -401,7 +413,8 @@ impl MaintenanceLoop {
         }
         let since = now.saturating_sub(self.sealed_at);
         let overfull = self.evict_under_pressure(inner, steps);
-        // On a full disk a seal may be what frees some of it. One that failed is not tried again at once: it looks at every counter.
+        // On a full disk a seal may free space. A failed seal is not retried at once: it visits
+        // every counter.
         let wanted = overfull || steps.needs_seal() || inner.journal.is_full() || since >= inner.options.seal_every;
         if wanted && (self.last_seal_succeeded || since >= FULL_RETRY_EVERY) {
             self.seal(inner)?;
@@ -412,7 +425,7 @@ impl MaintenanceLoop {
         Ok(())
     }
 
-    /// Moves time on while nobody asks for it, and warns of a wall clock that is not believed.
+    /// Advances the time while no command asks for it, and warns of a disbelieved wall clock.
     fn compare_clocks(&mut self, inner: &Inner, now: Duration) {
         let ClockObservation { ahead_millis, moved_millis, .. } = inner.time.observe(&*inner.clock);
         let ahead_seconds = ahead_millis / 1_000;
@@ -434,7 +447,7 @@ impl MaintenanceLoop {
         }
     }
 
-    /// Says how the disk is, when that has changed.
+    /// Logs changes in the state of the disk and of the lease.
     fn log_transitions(&mut self, inner: &Inner, now: Duration) {
         match self.full.transition(inner.journal.is_full(), now) {
             Some(true) => tracing::error!(
@@ -465,7 +478,7 @@ impl MaintenanceLoop {
 
     fn seal(&mut self, inner: &Inner) -> Result<(), JournalError> {
         let sealed = inner.seal_all();
-        // What a full disk needs is space from others, unless the journal had something to give.
+        // A full disk needs space from other files, unless the journal had something to give.
         self.last_seal_succeeded = sealed.is_ok() && !inner.journal.is_full();
         self.sealed_at = inner.clock.elapsed();
         let failed = if let Err(SealError::Ledger(error)) = &sealed { Some(error.to_string()) } else { None };
@@ -482,7 +495,7 @@ impl MaintenanceLoop {
             Ok(())
             | Err(SealError::Ledger(LedgerError::Full(_)) | SealError::Flushed | SealError::JournalFailed(_)) => Ok(()),
             Err(SealError::Journal(error)) => Err(error),
-            // The journal keeps what the ledger cannot take any more.
+            // The journal keeps the cells that the ledger cannot take any more.
             Err(SealError::Ledger(error @ LedgerError::Damaged(_))) => {
                 report_ledger_damage(inner, &format!("sealing has ended: {error}"));
                 Ok(())
@@ -491,7 +504,8 @@ impl MaintenanceLoop {
         }
     }
 
-    /// Lets counters leave memory when it runs short; true if that did not help because too much has changed.
+    /// Evicts counters when memory runs short. Returns true if that did not help because too many
+    /// cells have changed.
     fn evict_under_pressure(&mut self, inner: &Inner, steps: &Steps<'_>) -> bool {
         let Some((bytes, bytes_max)) = inner.cells_memory() else { return false };
         let (begin, aim) = (bytes_max / 10 * 9, bytes_max / 10 * 8);
@@ -499,7 +513,7 @@ impl MaintenanceLoop {
         if bytes <= begin {
             return false;
         }
-        // Twice round: the first lets what was used lately stay.
+        // Two rounds: the first one spares recently used counters.
         for _ in 0..2 * steps.shard_count() {
             steps.evict(self.next_evict_shard);
             self.next_evict_shard = (self.next_evict_shard + 1) % steps.shard_count();
@@ -510,18 +524,19 @@ impl MaintenanceLoop {
         is_above(begin)
     }
 
-    /// Whether there is memory for those who wait for it.
+    /// Returns true if there is memory for waiting loads.
     fn has_free_memory(&self, inner: &Inner) -> bool {
         inner.options.memory_bytes_max.is_some() && !inner.memory_is_full()
     }
 }
 
-/// Ends the journal. If files were removed or replaced, that is why, whichever of them was missed first.
+/// Ends the journal. If files were removed or replaced, that is the reason, regardless of the first
+/// file missed.
 fn fail_journal(inner: &Inner, error: JournalError) {
     inner.journal.fail(&inner.journal.check_files().err().unwrap_or(error));
 }
 
-/// Says, once, what is wrong with the ledger.
+/// Logs damage of the ledger, once.
 fn report_ledger_damage(inner: &Inner, text: &str) {
     if inner.compaction.damage.set(text.to_owned()).is_ok() {
         logging::error(text, "the ledger is damaged; restore a backup, or what is damaged");

@@ -1,15 +1,18 @@
-//! Backs up: a copy of ledger and journal, made while counting goes on.
+//! Backs up a running engine: copies ledger and journal while counting goes on.
 //!
-//! In: a running engine and an empty place. Out: a data directory with a state that existed, which has everything that was acknowledged before the
-//! backup began.
+//! In: a running engine and an empty place. Out: a data directory with a state that existed. It
+//! includes everything acknowledged before the backup began.
 //!
-//! How both halves fit, though they are copied one after the other: the journal is not cut from before the first to after the last, so whatever the
-//! ledger's copy does not have is in the journal; and the end of the journal's copy is chosen after the ledger's, whose every cell was
-//! synced in the journal before it was ingested, so the ledger's copy is not ahead.
+//! Ledger and journal are copied one after the other, and still fit:
+//! - the journal is not cut from the start of the ledger's copy to the end of the journal's. So
+//!   data missing from the ledger's copy is in the journal;
+//! - the end of the journal's copy is chosen after the ledger's copy. Every cell there was synced
+//!   in the journal before its ingestion, so the ledger's copy is not ahead.
 //!
 //! Invariants:
-//! - one backup at a time, outside the data directory, into a place that held nothing;
-//! - nothing of it opens before all of it is durable (`making`); one that is given up leaves nothing behind;
+//! - one backup at a time, outside the data directory, into an empty place;
+//! - no part of it opens before all of it is durable (`staging`); an abandoned one leaves nothing
+//!   behind;
 //! - an error here is no error of the engine.
 
 use std::ops::ControlFlow;
@@ -24,40 +27,40 @@ use crate::journal::{CutHold, Wait};
 use crate::staging::{StagedDirectory, StagingError};
 use crate::sync::{MutexGuard, try_lock};
 
-/// A backup under way.
+/// A backup in progress.
 pub struct Backup<'e> {
     inner: &'e Inner,
-    // In the order in which they are let go: what was not finished is removed while nobody else may begin.
+    // The fields are in drop order: an unfinished copy is removed before another backup may begin.
     staged: Option<StagedDirectory<'e>>,
     cut_hold: CutHold<'e>,
     _exclusive: MutexGuard<'e, ()>,
-    /// Everything before this is in it.
+    /// All records before this position are included.
     includes_until: Position,
     stage: BackupStage,
 }
 
 enum BackupStage {
-    /// The ledger comes next, once the journal has synced what it had when the backup began.
+    /// The ledger is next, once the journal has synced its records from before the backup.
     Ledger,
     /// Segments to copy, the next one last.
     Segments { control: ControlState, left: Vec<Segment>, end: Position },
 }
 
-/// How far a step of a backup has come.
+/// Progress of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackupStep {
-    /// Go on.
+    /// Continue.
     More,
-    /// Go on when the journal has come so far.
+    /// Continue when the journal has reached these positions.
     WaitFor(Wait),
-    /// It is whole and durable.
+    /// The backup is complete and durable.
     Done(BackupSummary),
 }
 
-/// What a backup holds.
+/// Content of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupSummary {
-    /// Where its journal ends.
+    /// End position of its journal.
     pub position: Position,
     /// Bytes of its segment files.
     pub journal_bytes: u64,
@@ -65,7 +68,7 @@ pub struct BackupSummary {
     pub ledger_bytes: u64,
 }
 
-/// Why there is no backup. What was written has been removed.
+/// Reason why a backup failed. Its files have been removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
@@ -84,7 +87,7 @@ pub enum BackupError {
 }
 
 impl<'e> Backup<'e> {
-    /// Takes the place, and keeps the journal from being cut.
+    /// Takes the target directory, and keeps the journal from being cut.
     pub(crate) fn begin(inner: &'e Inner, dir: &Path) -> Result<Backup<'e>, BackupError> {
         let exclusive = try_lock(&inner.backup_lock).ok_or(BackupError::Busy)?;
         if inner.is_closed() {
@@ -98,7 +101,7 @@ impl<'e> Backup<'e> {
         Ok(Backup { inner, staged, cut_hold, _exclusive: exclusive, includes_until, stage: BackupStage::Ledger })
     }
 
-    /// Does a little more. After an error the backup is over and gone.
+    /// Does the next piece of work. After an error the backup is over and removed.
     pub fn step(&mut self) -> Result<BackupStep, BackupError> {
         let inner = self.inner;
         if inner.is_closed() {
@@ -147,7 +150,7 @@ impl<'e> Backup<'e> {
             _ => (control.end, control.end),
         };
         let base = segments.last().map_or(control.base, |segment| segment.end);
-        // Not a clean stop: whoever opens it begins a new incarnation.
+        // Not a clean stop: the next start begins a new incarnation.
         let control = ControlState { clean: false, first, end, base, synced: position, ..control };
         step!("backup_copied");
         self.staged.take().ok_or(BackupError::Closed)?.finish(control)?;
@@ -161,7 +164,7 @@ impl<'e> Backup<'e> {
     }
 }
 
-/// Whoever closes the engine does not wait for a long copy.
+/// Closing the engine does not wait for a long copy.
 fn continue_unless_closed(inner: &Inner) -> ControlFlow<()> {
     if inner.is_closed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

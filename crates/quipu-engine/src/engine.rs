@@ -1,7 +1,8 @@
-//! The engine as its callers hold it: open, count, read, close.
+//! The engine's public interface: open, count, read, close.
 //!
-//! Doors take [`Engine::turn`] and await [`Engine::commit_until`]; programs that embed the engine call `add`, `read` and the like, which
-//! do both and block. Nothing here knows a socket or a runtime.
+//! Protocol crates take [`Engine::turn`] and await [`Engine::commit_until`]. Programs that embed
+//! the engine call `add`, `read` and the like, which do both and block. This module knows no socket
+//! and no runtime.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -41,130 +42,133 @@ use crate::watermark::Watermark;
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
-    /// Its threads end with the last handle; a simulated engine has none.
+    /// Its threads end when the last clone is dropped; a simulated engine has no threads.
     driver: Option<Arc<BackgroundThreads>>,
 }
 
-/// What all handles share.
+/// State shared by all clones of an [`Engine`].
 pub(crate) struct Inner {
     pub(crate) options: Options,
-    /// What is in force in which namespace.
+    /// The policy in force in each namespace.
     pub(crate) namespaces: Namespaces,
     pub(crate) table: Table,
     pub(crate) journal: Journal,
     pub(crate) writer: Writer,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Never before the newest time given out or found in the journal, not even over a restart.
+    /// Never earlier than the newest time returned or found in the journal, restarts included.
     pub(crate) time: EngineTime,
     pub(crate) recovery: Recovery,
-    /// Cells at rest.
+    /// Durable storage of the cells.
     pub(crate) ledger: Arc<dyn Ledger>,
-    /// What it took when it last changed: asking it goes to the disk.
+    /// The ledger's size after its last change, cached because a query reads the disk.
     pub(crate) ledger_stats: Mutex<LedgerStats>,
-    /// What came with the newest ingestion.
+    /// The watermark of the newest ingestion.
     pub(crate) watermark: Mutex<Watermark>,
-    /// What was applied under which token: what the shards' books have in common.
+    /// The part of the applied tokens' state that all shards share.
     pub(crate) tokens: Tokens,
-    /// Under which sketches of our own form hash what they count: the directory's, in every life and every copy of it.
+    /// Hash key of native sketches: one per directory, equal in all its incarnations and copies.
     pub(crate) sketch_key: quipu_sketch::Key,
-    /// Counters that somebody has a handle of, and their lanes.
+    /// Lanes of the counters that have a [`Handle`].
     pub(crate) lanes: LaneRegistry,
-    /// Commands that wait for counters at rest.
+    /// Commands that wait for counters that are not resident.
     pub(crate) loads: LoadQueues,
-    /// Some counters are in the ledger only.
+    /// Set if some counters are in the ledger only.
     pub(crate) unloaded: AtomicBool,
-    /// The batch of the last seal that was begun, and of the last that was finished.
+    /// Numbers of the last batch with a begun seal, and of the last with a finished one.
     pub(crate) batch_next: AtomicU32,
     pub(crate) batch_sealed: AtomicU32,
-    /// Counters that left memory since the start.
+    /// Counters evicted since the start.
     pub(crate) evicted: AtomicU64,
-    /// The newest deletion of everything; noted while all shards are held.
+    /// The newest flush; written while all shards are locked.
     pub(crate) flush: Mutex<FlushMark>,
-    /// Held by whoever seals: one at a time, since a seal marks the journal.
+    /// Held during a seal: one at a time, since a seal marks the journal.
     pub(crate) seal_lock: Mutex<()>,
-    /// Held by whoever backs up: one at a time, and a close waits for it.
+    /// Held during a backup: one at a time, and a close waits for it.
     pub(crate) backup_lock: Mutex<()>,
-    /// What compaction has done.
+    /// Progress of compaction.
     pub(crate) compaction: CompactionState,
-    /// Lives that were registered with a shared store and are not over, and when they were; each is here before its record is in the journal.
+    /// Incarnations registered with a shared store that have not ended, and their registration
+    /// times. An incarnation is here before its record is in the journal.
     pub(crate) joined: Mutex<BTreeMap<Incarnation, Millis>>,
-    /// What is shared with other nodes, and with whom.
+    /// The link to the shared store, if the node has one.
     pub(crate) shared: Option<StoreLink>,
-    /// How the journal has done lately, where somebody wants to know.
+    /// Recent load of the journal; sampled only if a namespace uses it.
     pub(crate) pressure: Mutex<Pressure>,
-    /// Wakes the driver's threads.
+    /// Wakes the background threads.
     pub(crate) signals: std::sync::OnceLock<Arc<Signals>>,
     pub(crate) closed: AtomicBool,
-    /// Whether a close has gone well.
+    /// Set once a close has succeeded.
     pub(crate) close_done: Mutex<bool>,
     pub(crate) _lock: Box<dyn DirLock>,
 }
 
-/// A deletion of everything.
+/// A deletion of all counters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FlushMark {
-    /// How many there were in this life.
+    /// Number of flushes since the start.
     pub(crate) count: u64,
-    /// Where its record begins and ends, if the ledger does not know of it yet.
+    /// Start and end of its journal record, until the ledger includes the flush.
     pub(crate) start: Position,
     pub(crate) end: Position,
 }
 
-/// What compaction has done since the start.
+/// Progress of compaction since the start.
 #[derive(Default)]
 pub(crate) struct CompactionState {
     pub(crate) pieces: AtomicU64,
     pub(crate) micros: AtomicU64,
     pub(crate) running: AtomicBool,
-    /// Why it has ended for this life: the ledger is damaged where it wanted to go on.
+    /// Why compaction has ended until the next start: the ledger is damaged at the next piece.
     pub(crate) damage: OnceLock<String>,
 }
 
-/// An operation that has not been applied, or a journal that has failed.
+/// An operation was refused, its outcome is unknown, or the journal failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Not a name.
+    /// The bytes are not a valid name.
     #[error(transparent)]
     Name(#[from] NameTooLong),
     /// Not applied.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Perhaps applied; the journal failed before it was durable.
+    /// Perhaps applied: the journal failed before the operation was durable.
     #[error(transparent)]
     JournalFailed(#[from] JournalFailure),
-    /// Perhaps applied; the shared store did not answer, or the engine was closed in the middle of it.
+    /// Perhaps applied: the shared store did not answer, or the engine was closed meanwhile.
     #[error("nobody can say what became of it: it was applied once or not at all")]
     OutcomeUnknown,
 }
 
-/// The journal has failed: whether an operation survives is unknown until the next start has read the journal.
+/// The journal failed. Only the next start, which reads the journal, shows whether an operation
+/// survived.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the journal failed: {reason}")]
 pub struct JournalFailure {
-    /// What happened to it.
+    /// The cause.
     pub reason: String,
 }
 
 impl Engine {
-    /// Opens a directory of this machine, with threads of its own for what happens in the background.
+    /// Opens a directory of this machine and starts background threads.
     pub fn open(options: Options) -> Result<Engine, OpenError> {
         Engine::open_with_threads(options, Environment::system())
     }
 
-    /// Opens a directory in another world, with the same threads.
+    /// Opens a directory in a given environment and starts background threads.
     pub fn open_with_threads(options: Options, environment: Environment) -> Result<Engine, OpenError> {
         let inner = Arc::new(open(options, environment)?);
         let driver = BackgroundThreads::start(inner.clone());
         Ok(Engine { inner, driver: Some(Arc::new(driver)) })
     }
 
-    /// Opens a directory in another world and starts no threads: background work is done by calling [`Engine::steps`].
+    /// Opens a directory in a given environment without threads. The caller drives background work
+    /// with [`Engine::steps`].
     pub fn open_with(options: Options, environment: Environment) -> Result<Engine, OpenError> {
         Ok(Engine { inner: Arc::new(open(options, environment)?), driver: None })
     }
 
-    // ---- for programs ---------------------------------------------------------------------------------------------------------
+    // ---- for programs --------------------------------------------------------------------------
 
     /// Adds, and returns the value after it once it is as durable as the namespace asks.
     pub fn add(&self, name: impl AsRef<[u8]>, delta: i64) -> Result<i64, Error> {
@@ -176,7 +180,7 @@ impl Engine {
         self.read_within(name, Freshness::Usual)
     }
 
-    /// The same, where what is known of other nodes may be so old.
+    /// Reads a counter with a bound on the age of other nodes' state.
     pub fn read_within(&self, name: impl AsRef<[u8]>, freshness: Freshness) -> Result<Reading, Error> {
         let name = Name::new(name.as_ref())?;
         let mut since = None;
@@ -221,17 +225,18 @@ impl Engine {
         Ok(self.execute(&Command::Delete { names })? == Reply::Integer(1))
     }
 
-    /// A counter, resolved once, to be added to many times.
+    /// A counter, resolved once, for many adds.
     pub fn handle(&self, name: impl AsRef<[u8]>) -> Result<Handle, NameTooLong> {
         Handle::new(self, name.as_ref())
     }
 
-    /// Applies any command and waits until its reply may be told.
+    /// Applies any command and waits until its reply may be sent.
     pub fn execute(&self, command: &Command<'_>) -> Result<Reply, Error> {
         self.execute_with(|turn| turn.run(command))
     }
 
-    /// Applies a mutation once, however often this is called for it: with the same identity and the same command, every call has the same reply.
+    /// Applies a mutation once, however often it is called. Every call with the same identity and
+    /// the same command has the same reply.
     pub fn execute_once(&self, identity: &Identity<'_>, command: &Command<'_>) -> Result<Reply, Error> {
         self.execute_with(|turn| turn.run_once(identity, std::slice::from_ref(command)))
     }
@@ -261,29 +266,31 @@ impl Engine {
         }
     }
 
-    /// Says what holds in a namespace, in place of what was said of it at run time before; what is left open is as the options say. It is durable and in force when this
-    /// returns, and nothing of it is if it is refused. Blocks; not for a thread that serves others.
+    /// Replaces a namespace's run-time settings. A setting left open falls back to the options. The
+    /// settings are durable and in force on return; refused settings change nothing. Blocks: not
+    /// for a thread that serves other clients.
     pub fn put_namespace(&self, name: impl AsRef<[u8]>, settings: Namespace) -> Result<(), PutNamespaceError> {
         self.inner.put_namespace(name.as_ref(), settings)
     }
 
-    /// What is wrong with saying this of a namespace; nothing is changed.
+    /// Returns the problems that `put_namespace` would report for these settings; changes nothing.
     pub fn check_namespace(&self, name: impl AsRef<[u8]>, settings: &Namespace) -> Vec<String> {
         self.inner.check_namespace(name.as_ref(), settings)
     }
 
-    /// What is in force in which namespace.
+    /// The policies in force, per namespace.
     pub fn policies(&self) -> impl std::ops::Deref<Target = Policies> + '_ {
         self.inner.namespaces.current()
     }
 
-    /// What it was opened with.
+    /// The options of the open call.
     pub fn options(&self) -> &Options {
         &self.inner.options
     }
 
-    /// Writes a copy of everything to a directory that is empty or does not exist yet, while counting goes on. It holds a state that existed, with all
-    /// that was acknowledged before the call, and opens as a data directory of its own. Blocks; not for a thread that serves others.
+    /// Copies the whole directory to an empty or new directory, while counting goes on. The copy
+    /// holds a state that existed, with all adds acknowledged before the call. It opens as an
+    /// independent data directory. Blocks: not for a thread that serves other clients.
     pub fn backup(&self, dir: impl AsRef<Path>) -> Result<BackupSummary, BackupError> {
         let mut backup = Backup::begin(&self.inner, dir.as_ref())?;
         loop {
@@ -295,16 +302,17 @@ impl Engine {
         }
     }
 
-    /// Puts the engine's time back to the wall clock's, durably, if it is further ahead than the clocks of a network are apart;
-    /// `None`: it is not. For a directory that only this handle uses.
+    /// Sets the engine's time back to the wall clock, durably. `None`: the time is not further
+    /// ahead than the clocks of a network differ. For a directory that only this handle uses.
     ///
-    /// What was decided by the time before stays as it is: tokens that were forgotten too early (those that carry their time are
-    /// refused from here on, others may be applied again), expiry, and panes of windows.
+    /// Decisions made by the earlier time stay: expiry, panes of windows, and tokens forgotten too
+    /// early. Of those, tokens that carry their time are refused from here on; others may be
+    /// applied again.
     pub fn lower_time(&self) -> Result<Option<TimeCorrection>, SealError> {
         self.inner.lower_time()
     }
 
-    /// Makes everything durable and marks a clean stop. Writes are refused from here on.
+    /// Makes all adds durable and marks a clean stop. Later writes are refused.
     pub fn close(&self) -> Result<(), CloseError> {
         // The threads first: none of them may write after the mark of a clean stop.
         if let Some(driver) = &self.driver {
@@ -316,24 +324,25 @@ impl Engine {
         self.inner.close()
     }
 
-    // ---- for doors --------------------------------------------------------------------------------------------------------------
+    // ---- for protocols -------------------------------------------------------------------------
 
     /// Begins a turn.
     pub fn turn(&self) -> Turn<'_> {
         self.turn_at(self.now())
     }
 
-    /// Begins a turn at a time that [`Engine::now`] told a moment ago: for one who begins many in a row.
+    /// Begins a turn at a time that [`Engine::now`] returned shortly before; for callers that begin
+    /// many turns in a row.
     pub fn turn_at(&self, now: Millis) -> Turn<'_> {
         Turn::at(&self.inner, now)
     }
 
-    /// Waits until replies may leave; commits, for all that is filled, if nobody else is at it.
+    /// Waits until replies may leave. Commits all filled records if no other thread is committing.
     pub fn commit_until(&self, wait: Wait) -> CommitFuture<'_> {
         self.inner.commit_until(wait)
     }
 
-    /// Brings counters back from the ledger, or walks it.
+    /// Loads counters from the ledger, or walks the ledger.
     pub fn load(&self, load: Load) -> LoadFuture {
         let signal = match &load {
             Load::Names(_) | Load::Memory => Signals::request_load,
@@ -344,7 +353,7 @@ impl Engine {
         let loading = self.inner.loads.enqueue(load, self.inner.clock.elapsed());
         match self.inner.signals.get() {
             Some(signals) if !signals.is_stopped() => signal(signals),
-            // No threads, or none any more: whoever asks does it.
+            // Without background threads, the caller loads.
             _ => {
                 self.steps().run_loads();
                 self.steps().run_walks();
@@ -353,22 +362,23 @@ impl Engine {
         loading
     }
 
-    /// The engine's time: the wall clock's, unless that jumps, and never before what the journal has seen.
+    /// The engine's time: the wall clock's, except during a clock jump, and never earlier than the
+    /// newest time in the journal.
     pub fn now(&self) -> Millis {
         self.inner.now()
     }
 
-    /// The halves of a commit and the work of the background, one step at a time, for a simulator.
+    /// The halves of a commit and the background work, one step at a time, for a simulator.
     pub fn steps(&self) -> Steps<'_> {
         Steps::new(&self.inner)
     }
 
-    /// What this node does with its shared store, if it has one.
+    /// The shared store's side of this node, if it has a shared store.
     pub fn sharing(&self) -> Option<Sharing<'_>> {
         self.inner.sharing()
     }
 
-    /// What the start found.
+    /// The results of recovery at the start.
     pub fn recovery(&self) -> &Recovery {
         &self.inner.recovery
     }
@@ -424,13 +434,14 @@ impl Engine {
         }
     }
 
-    /// Loads and waits for it; the reply, if the load itself has one.
+    /// Loads and waits; returns the reply if the load itself has one.
     pub(crate) fn load_now(&self, load: Load, since: &mut Option<Duration>) -> Result<Option<Reply>, Error> {
         let loading = self.load(load);
         match block_on(loading) {
             LoadOutcome::Retry => Ok(None),
             LoadOutcome::Fetched(at) => {
-                // What was fetched the first time stays fresh enough, or several counters would never be fresh at once.
+                // Rows fetched by the first load stay fresh enough. Otherwise several counters
+                // would never be fresh at once.
                 since.get_or_insert(at);
                 Ok(None)
             }
@@ -448,20 +459,21 @@ impl Engine {
     }
 }
 
-/// The engine's time was put back.
+/// The engine's time was set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeCorrection {
-    /// What it was.
+    /// The time before.
     pub from: Millis,
-    /// What it is.
+    /// The time after.
     pub to: Millis,
 }
 
-/// Why a clean stop was not possible.
+/// Why a clean stop failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Counters could not be sealed; those of memory namespaces are lost, all others are in the journal.
+    /// Counters could not be sealed. Counters of memory namespaces are lost; all others are in the
+    /// journal.
     #[error("counters could not be sealed: {0}")]
     Unsealed(SealError),
     /// The journal failed.
@@ -496,9 +508,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Asks for segments if they are running out.
+    /// Requests segments if few are left.
     pub(crate) fn request_segments_if_low(&self) {
-        // A full disk is tried again now and then without being asked; asking after every turn would keep the thread busy.
+        // The background thread retries a full disk at intervals by itself. A request after every
+        // turn would keep it busy.
         if self.journal.is_room_low() && !self.journal.is_full_hint() {
             self.request_maintenance();
         }
@@ -511,22 +524,23 @@ impl Inner {
     }
 
     pub(crate) fn close(&self) -> Result<(), CloseError> {
-        // One at a time: a second call returns when the first is done, and tries again what the first could not do.
+        // One at a time: a second call returns when the first is done, and retries its failed part.
         let mut closed = lock(&self.close_done);
         if *closed {
             return Ok(());
         }
-        // While there may be more room to ask for than lanes hold of it.
+        // While the journal may still grant more room than the lanes hold.
         self.visit_all_lanes(LaneVisit::Join);
         self.closed.store(true, Ordering::Release);
         self.visit_all_lanes(LaneVisit::Close);
-        // So does whoever is saying something of a namespace, or is done with it before the mark.
+        // A concurrent `put_namespace` is refused too, or finishes before the mark.
         self.namespaces.wait_for_change();
-        // A backup under way sees that, gives up and removes what it wrote.
+        // A running backup notices the close, gives up and removes its files.
         drop(lock(&self.backup_lock));
         let sealed = loop {
             match self.seal_all() {
-                // By a turn that was under way when the close began; another cannot come.
+                // Caused by a turn that was under way when the close began; there cannot be
+                // another.
                 Err(SealError::Flushed) => {}
                 sealed => break sealed,
             }
@@ -534,7 +548,8 @@ impl Inner {
         let end = self.journal.reserved();
         block_on(self.commit_until(Wait { written: end, synced: end }))?;
         match sealed {
-            // The journal has everything but the counters that are not journaled; the stop is clean without a seal.
+            // The journal has all counters but those of memory namespaces: the stop is clean
+            // without a seal.
             Err(SealError::Ledger(LedgerError::Full(_))) if !self.namespaces.current().has_memory() => {}
             sealed => sealed.map_err(CloseError::Unsealed)?,
         }
@@ -543,7 +558,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The lanes of a counter, to be added to by one more handle.
+    /// The lanes of a counter, with one more handle.
     pub(crate) fn acquire_lanes(&self, name: Name<'_>) -> Arc<LaneSet> {
         let hash = self.table.hash(name.bytes());
         let mut shard = self.table.lock(self.table.shard_of(hash));
@@ -552,20 +567,20 @@ impl Inner {
             return lanes.clone();
         }
         let lanes = Arc::new(LaneSet::new(name.bytes(), hash, self.options.lanes));
-        // One that is too many is never opened.
+        // Lanes beyond the registry's bound are never opened.
         if self.lanes.try_add(&lanes) {
             shard.lanes.insert(lanes.clone());
         }
         lanes
     }
 
-    /// Looks at the lanes of all counters.
+    /// Visits the lanes of all counters.
     pub(crate) fn visit_all_lanes(&self, visit: LaneVisit) {
         for lanes in self.lanes.all() {
             if visit == LaneVisit::CloseIdle {
                 lanes.reset_recent_adds();
             }
-            // A close looks at each, under its lock: one may be about to be opened.
+            // A close visits each under its lock, since lanes may be about to be opened.
             if visit == LaneVisit::Close || lanes.is_live() || lanes.has_no_handles() {
                 self.visit_lanes(&lanes, visit);
             }
@@ -579,13 +594,14 @@ impl Inner {
             turn.finish();
             visited
         };
-        // What a late add has left in a lane after its counter has gone to rest. If that cannot be read, the next look tries again.
+        // For the sum of a late add, left in a lane after its counter was evicted. If the load
+        // fails, the next visit retries.
         if !visit_once() && self.loads.load_counter(self, lanes.name().bytes()).is_ok() {
             visit_once();
         }
     }
 
-    /// Seals everything that has changed and cuts the journal. On a full disk it takes the space that was kept for this.
+    /// Seals all changed cells and cuts the journal. On a full disk it uses the reserved space.
     pub(crate) fn seal_all(&self) -> Result<(), SealError> {
         let _one = lock(&self.seal_lock);
         self.journal.check_files()?;
@@ -603,7 +619,7 @@ impl Inner {
                 SealStep::WaitFor(wait) => block_on(self.commit_until(wait)).inspect_err(|_| seal.abort(self))?,
                 SealStep::Done => break,
             }
-            // A long seal must not keep the writing from its segments.
+            // A long seal must not starve the writer of segments.
             if self.journal.is_room_low() && !self.journal.is_full() {
                 self.journal.prepare_segments().inspect_err(|_| seal.abort(self))?;
             }
@@ -616,7 +632,8 @@ impl Inner {
         if from.0.saturating_sub(wall.0) <= STEP_MAX.as_millis() as u64 {
             return Ok(None);
         }
-        // Then no record is left in the journal, and the watermark alone has the newest time.
+        // After this seal the journal has no record left, so only the watermark holds the newest
+        // time.
         self.seal_all()?;
         let _one = lock(&self.seal_lock);
         let to = self.time.lower(&*self.clock);
@@ -627,14 +644,14 @@ impl Inner {
         Ok(Some(TimeCorrection { from, to }))
     }
 
-    /// Whether the ledger may grow by so much when the journal is cut there.
+    /// Returns an error if the ledger may not grow by `bytes` once the journal is cut at `cut`.
     pub(crate) fn check_quota(&self, cut: Position, bytes: u64) -> Result<(), LedgerError> {
         self.journal.reserve_ledger_growth(cut, bytes).map_err(|error| LedgerError::Full(error.to_string()))
     }
 
-    /// Takes note of what the ledger has grown or shrunk to.
+    /// Refreshes the cached size of the ledger.
     pub(crate) fn update_ledger_stats(&self) {
-        // Asked for under the lock, so that of a seal and a merge that end together the later one has the last word.
+        // Queried under the lock: if a seal and a merge end together, the later figure stays.
         let mut stats = lock(&self.ledger_stats);
         *stats = self.ledger.stats();
         self.journal.set_ledger_bytes(stats.disk_bytes);
@@ -648,7 +665,7 @@ impl Inner {
         *lock(&self.flush)
     }
 
-    /// Everything was deleted by the record between these positions. Called while all shards are held.
+    /// Records a flush by its record's position. The caller holds all shards.
     pub(crate) fn record_flush(&self, start: Position, end: Position) {
         let mut flush = lock(&self.flush);
         *flush = FlushMark { count: flush.count + 1, start, end };
@@ -659,19 +676,20 @@ impl Inner {
         self.unloaded.load(Ordering::Acquire)
     }
 
-    /// What cells and all else but bodies of sketches take in memory, and how much they may: bodies do not leave, and have no more than their part, whatever they take.
+    /// Memory used by all state except sketch bodies, and its limit. Bodies are never evicted, so
+    /// at most their fixed share is subtracted from the limit, however much they use.
     pub(crate) fn cells_memory(&self) -> Option<(u64, u64)> {
         let bytes_max = self.options.table_bytes_max()?;
         let bodies = self.table.bodies_bytes();
         Some((self.table.bytes().saturating_sub(bodies), bytes_max - bodies.min(bodies_bytes_max(bytes_max))))
     }
 
-    /// Whether new counters must wait for memory.
+    /// Returns true if new counters must wait for memory.
     pub(crate) fn memory_is_full(&self) -> bool {
         self.cells_memory().is_some_and(|(bytes, bytes_max)| bytes > bytes_max)
     }
 
-    /// Whether those that exist must wait for memory, too.
+    /// Returns true if existing counters must wait for memory, too.
     pub(crate) fn memory_is_overfull(&self) -> bool {
         self.cells_memory().is_some_and(|(bytes, bytes_max)| bytes > bytes_max + bytes_max / 16)
     }
@@ -692,7 +710,8 @@ impl CommitFuture<'_> {
             }
             if self.wait.synced > journal.synced() {
                 match self.inner.signals.get() {
-                    // A slow disk: the driver's thread waits for it, the worker goes on with what needs none.
+                    // On a slow disk the background thread syncs. The worker goes on with commands
+                    // that need no sync.
                     Some(signals) if journal.is_slow() && !signals.is_stopped() => signals.request_sync(),
                     _ => journal.sync(),
                 }
@@ -716,7 +735,8 @@ impl Future for CommitFuture<'_> {
         if self.try_commit() {
             return Poll::Ready(Ok(()));
         }
-        // Someone else is committing. Register, then try again: whoever was at it either sees us or is done.
+        // Another thread is committing. Register, then try again: the committing thread either sees
+        // this waker or is done.
         journal.register_waker(context.waker());
         if self.try_commit() {
             return Poll::Ready(Ok(()));
@@ -755,68 +775,69 @@ use std::thread;
 /// Figures for INFO and metrics.
 #[derive(Debug, Clone)]
 pub struct Stats {
-    /// Who writes.
+    /// This node's writer identity.
     pub writer: Writer,
-    /// The server's default.
+    /// The server's default durability.
     pub durability: Durability,
-    /// How many counters there are.
+    /// Number of counters.
     pub counters: u64,
-    /// How many of them are added to in lanes at the moment.
+    /// Number of counters with open lanes.
     pub counters_split: usize,
     /// Bytes of the journal from its start.
     pub journal_bytes: u64,
     /// Segment files, prepared ones included.
     pub segments: usize,
-    /// Handed to the operating system up to here.
+    /// End of the records handed to the operating system.
     pub written: Position,
-    /// Synced up to here.
+    /// End of the synced records.
     pub synced: Position,
     /// Fsyncs since the start.
     pub syncs: u64,
-    /// The same by how long they took, see [`SYNC_SECONDS`](crate::SYNC_SECONDS).
+    /// Fsyncs by duration, see [`SYNC_SECONDS`](crate::SYNC_SECONDS).
     pub sync_counts: SyncCounts,
-    /// How long they took in all.
+    /// Total duration of fsyncs.
     pub sync_micros_total: u64,
-    /// How long the last one took.
+    /// Duration of the last fsync.
     pub sync_micros_last: u64,
-    /// Whether commits are with the driver's thread because the disk is slow.
+    /// True if the background thread commits because the disk is slow.
     pub sync_slow: bool,
-    /// What the ledger takes.
+    /// Size of the ledger.
     pub ledger: LedgerStats,
-    /// Bytes that journal and ledger take.
+    /// Bytes of journal and ledger.
     pub disk_bytes: u64,
-    /// Whether the disk, or the quota, was found full.
+    /// True if the disk, or the quota, was found full.
     pub disk_full: bool,
-    /// About how many bytes the resident counters take.
+    /// Approximate bytes of the resident counters.
     pub resident_bytes: u64,
-    /// Of these, what bodies of sketches take.
+    /// Bytes of sketch bodies, included in `resident_bytes`.
     pub bodies_bytes: u64,
-    /// Events that came too late for the window of their sketch, in this life.
+    /// Events too late for the window of their sketch, since the start.
     pub late_events: u64,
-    /// Events of counts that were sampled, counted for others or not, in this life.
+    /// Events of sampled counts, taken or not, since the start.
     pub sampled_events: u64,
-    /// How rarely namespaces are sampled that are while the journal cannot keep up; 1: it keeps up.
+    /// The sampling rate, one in N, of namespaces that sample under overload; 1: the journal keeps
+    /// up.
     pub sampling_rate: u32,
-    /// The limits in force.
+    /// Memory limit in force.
     pub memory_bytes_max: Option<u64>,
-    /// The limits in force.
+    /// Disk limit in force.
     pub disk_bytes_max: Option<u64>,
     /// Seals since the start.
     pub seals: u64,
-    /// Counters that left memory since the start.
+    /// Counters evicted since the start.
     pub evicted: u64,
-    /// What is remembered of tokens.
+    /// Figures of the token index.
     pub tokens: TokenStats,
-    /// Counters brought back from the ledger since the start, those that turned out not to exist included.
+    /// Counters loaded from the ledger since the start, lookups of absent counters included.
     pub loaded: u64,
     /// Pieces of compaction since the start.
     pub compactions: u64,
-    /// How long they took in all.
+    /// Total duration of compaction.
     pub compaction_micros: u64,
-    /// Whether one is under way.
+    /// True while compaction runs.
     pub compaction_running: bool,
-    /// Why compaction has ended for this life, if it has.
+    /// Why compaction has ended until the next start, if it has.
     pub ledger_damage: Option<String>,
-    /// How far the wall clock is ahead of the engine's time, in milliseconds; less than 0: behind.
+    /// Lead of the wall clock over the engine's time, in milliseconds; negative: behind.
     pub clock_ahead_millis: i64,
 }

@@ -1,7 +1,7 @@
-//! Named steps at which a test can end, delay or fail the process.
+//! Names steps at which a test can end, delay or fail the process.
 //!
-//! With the feature `failpoints`, `FAILPOINTS="written=37*off->panic"` ends the process the 38th time it comes by; without it the
-//! calls are nothing.
+//! With the feature `failpoints`, `FAILPOINTS="written=37*off->panic"` ends the process at the 38th
+//! pass. Without it the calls are nothing.
 
 /// Passes a named step.
 #[cfg(feature = "failpoints")]

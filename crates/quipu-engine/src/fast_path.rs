@@ -1,13 +1,16 @@
-//! Runs adds and reads of single counters, many at a time: nearly all that a server of counters does.
+//! Runs adds and reads of single counters in batches: nearly all commands of a counter server.
 //!
-//! In: commands in the order in which they came. Out: their replies, in that order, for as many of the first as can be run this way; the next one is for [`Turn::run`], which says what it lacks.
+//! In: commands in the order of arrival. Out: their replies in that order, for the longest prefix
+//! that this path can run. [`Turn::run`] handles the next command.
 //!
-//! Commands on the same counter are brought together into one **lot**: it is looked up, changed and journaled once. The shards of all lots are held at once, so while one lot's memory is on its
-//! way the next one's is asked for; and one record tells of all of them.
+//! Commands on the same counter form one **key batch**: one look-up, one change, one entry. The
+//! turn holds the shards of all batches at once. So the processor fetches one batch's memory while
+//! the turn requests the next one's. One record contains all batches.
 //!
 //! Invariants:
-//! - replies, table and journal are those of the same commands run one by one, but that they are in one record;
-//! - nothing is applied for a command that is not counted as run.
+//! - replies, table and journal equal those of the same commands run one by one, except for the
+//!   single record;
+//! - a command beyond the returned count has no effect.
 
 mod shared;
 
@@ -22,75 +25,77 @@ use crate::namespaces::{Policies, Policy};
 use crate::sharing::StoreLink;
 use crate::turn::Turn;
 
-/// Most commands run at once: what is known of each is on the stack, and the shards are held meanwhile.
+/// Most commands of one call: their state is on the stack, and their shards are locked meanwhile.
 pub const SIMPLE_COMMANDS_MAX: usize = 64;
 
-/// Most counters of one run. Their shards are held at the same time, so more would keep two workers from working at the same time; and a processor waits for about so many lines of
-/// memory at once.
+/// Most counters of one call. Their shards are locked together, so more of them would serialise two
+/// workers. A processor also waits for about this many cache lines at once.
 const BATCHES_MAX: usize = 32;
 
-/// What a brief command is told.
+/// Reply to a simple command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimpleReply {
     /// The value after an add.
     Added(i64),
-    /// The value that was read; `None`: there is no such counter.
+    /// The value read; `None`: there is no such counter.
     Read(Option<i64>),
     /// Not added: the sum would leave the range of i64.
     Overflow,
 }
 
-/// Bits in which commands are told apart by the shard of their counter.
+/// Bits of the filter that finds commands on shards already seen.
 const SHARD_FILTER_BITS: usize = 1_024;
 
-/// All that happens to one counter.
+/// All commands on one counter.
 #[derive(Clone, Copy)]
 struct KeyBatch<'a> {
     name: Name<'a>,
     hash: u64,
-    /// Where its shard is among those that are held.
+    /// Index of its shard in `BatchPlan::shards`.
     shard_index: usize,
-    /// The first command of it.
+    /// Index of its first command.
     first_command: usize,
-    /// Its slot, if it has one and exists; before it was looked at, the one that it most likely has.
+    /// Its slot, if the counter exists; before the look-up, the most likely slot.
     slot: Option<u32>,
     durability: Durability,
-    /// Whether the journal knows if the counter existed before.
+    /// The journal knows whether the counter existed before.
     existence_known: bool,
-    /// Whether there is something about a counter that is made, an expiry, a limit or a kind, which is for the long way to see to.
+    /// A new counter has an expiry, a limit, a kind or sampling, so the general path must create
+    /// it.
     create_needs_general_path: bool,
-    /// Whether its events are thinned, or may be.
+    /// Its namespace has a sampling policy, so its events may be sampled.
     sampled: bool,
     exists: bool,
-    /// Whether some of its commands add, and whether some read; only told, and only asked for, on a shared store.
+    /// Set if some of its commands add or read; only filled in, and only used, on a shared store.
     adds: bool,
     reads: bool,
     value: i64,
     epoch: Epoch,
     expires_at: Option<Millis>,
-    /// Adds, and what they come to.
+    /// Number of adds, and their sum.
     count: u64,
     sum: i64,
 }
 
-/// Commands by counter.
+/// Commands grouped by counter.
 struct BatchPlan<'a> {
     batches: ArrayVec<KeyBatch<'a>, BATCHES_MAX>,
-    /// The lot of each command.
+    /// Index of each command's batch.
     batch_of: [u8; SIMPLE_COMMANDS_MAX],
-    /// The shards of all lots, each once, and the hash of the first lot in it.
+    /// The distinct shards of all batches, each with the hash of its first batch.
     shards: ArrayVec<(usize, u64), BATCHES_MAX>,
-    /// How many of the first commands these are.
+    /// Number of leading commands in this plan.
     command_count: usize,
 }
 
 impl<'e> Turn<'e> {
-    /// Whether [`Turn::run_simple`] can run any at the moment.
+    /// Returns true if [`Turn::run_simple`] may run commands now.
     pub fn takes_simple(&self) -> bool {
         !self.engine.shared.as_ref().is_some_and(StoreLink::is_fenced) && !self.engine.is_closed()
     }
 
-    /// Runs the first of these commands and tells their replies; returns how many. 0: the first one has to be [run](Turn::run) by itself.
+    /// Runs a prefix of these commands and passes on their replies; returns its length. 0:
+    /// [`Turn::run`] must run the first command.
     pub fn run_simple(&mut self, commands: &[SimpleCommand<'_>], on_reply: impl FnMut(SimpleReply)) -> usize {
         self.end_run();
         if !self.takes_simple() {
@@ -99,7 +104,7 @@ impl<'e> Turn<'e> {
         if let [command] = commands {
             return usize::from(self.run_single(command, on_reply));
         }
-        // Filled in place: it is too large to be handed around.
+        // Filled in place: it is too large to be moved.
         let mut plan = BatchPlan {
             batches: ArrayVec::new(),
             batch_of: [0; SIMPLE_COMMANDS_MAX],
@@ -117,7 +122,7 @@ impl<'e> Turn<'e> {
         let ready = self.lock_and_find(&mut plan, incarnation);
         let run_count = match &mut self.locks {
             Some(held) => run_batches(&commands[..ready], &mut plan, (&self.policies, held), on_reply),
-            // Nothing is held where nothing is ready.
+            // Without locks no batch is ready.
             None => 0,
         };
         let first_unrun = plan.batches.iter().position(|batch| batch.first_command >= run_count);
@@ -126,12 +131,12 @@ impl<'e> Turn<'e> {
         run_count
     }
 
-    /// Runs a command that came alone, of which there is nothing to bring together; whether it could.
+    /// Runs a single command, without grouping; returns whether it could.
     fn run_single(&mut self, command: &SimpleCommand<'_>, on_reply: impl FnOnce(SimpleReply)) -> bool {
         let engine = self.engine;
         let hash = engine.table.hash(command.name.bytes());
         let index = engine.table.shard_of(hash);
-        // It comes while the rest is seen to.
+        // The shard's lines arrive during the next steps.
         engine.table.prefetch(index);
         let mut batch = KeyBatch::new(command.name, hash, self.policies.policy(command.name));
         if !self.reserve_for_batches(std::slice::from_ref(&batch)) {
@@ -143,7 +148,7 @@ impl<'e> Turn<'e> {
         }
         let shard = self.locks.insert(held).nth(0);
         let incarnation = engine.shared.as_ref().map(StoreLink::incarnation);
-        // Under the lock: what was admitted before the close must not come after its mark.
+        // Under the lock: a write admitted before the close must not follow its mark.
         let ready = !engine.is_closed()
             && match incarnation {
                 None => {
@@ -166,11 +171,11 @@ impl<'e> Turn<'e> {
         reply.map(on_reply).is_some()
     }
 
-    /// The counters of the first commands.
+    /// Groups the leading commands by counter.
     fn group_by_key<'a>(&self, commands: &[SimpleCommand<'a>], plan: &mut BatchPlan<'a>) {
         let table = &self.engine.table;
         let BatchPlan { batches, batch_of, shards, command_count } = plan;
-        // A bit of each shard: nearly all counters that are not among the lots are known by it not to be.
+        // One bit per shard: nearly all counters without a batch are recognised by it.
         let mut shard_filter = [0u64; SHARD_FILTER_BITS / 64];
         let mut last = 0;
         for (SimpleCommand { name, .. }, batch_of) in commands.iter().zip(batch_of) {
@@ -210,7 +215,7 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// Whether there is room to write down what happens to these counters.
+    /// Reserves journal room for these batches; false if there is none.
     fn reserve_for_batches(&mut self, batches: &[KeyBatch<'_>]) -> bool {
         let journaled = batches.iter().filter(|batch| batch.durability > Durability::Memory);
         let own = self.own_bytes_max();
@@ -218,7 +223,8 @@ impl<'e> Turn<'e> {
         bytes == 0 || self.try_reserve_room(RECORD_OVERHEAD_BYTES_MAX + bytes)
     }
 
-    /// Holds the shards of these counters and looks at each; returns how many of the first commands can run.
+    /// Locks the shards of these batches and looks up each counter; returns the number of leading
+    /// commands that can run.
     fn lock_and_find(&mut self, plan: &mut BatchPlan<'_>, incarnation: Option<Incarnation>) -> usize {
         let engine = self.engine;
         let BatchPlan { batches, shards, command_count, .. } = plan;
@@ -231,7 +237,7 @@ impl<'e> Turn<'e> {
         }
         let held = self.locks.insert(held);
         if engine.is_closed() {
-            // Under the locks: what was admitted before the close must not come after its mark.
+            // Under the locks: a write admitted before the close must not follow its mark.
             return 0;
         }
         if let Some(incarnation) = incarnation {
@@ -245,7 +251,8 @@ impl<'e> Turn<'e> {
         };
         match held {
             ShardLocks::InRequestOrder(held) => {
-                // In rounds, so that what a lot needs next has come while the others were asked for theirs: the place in the index, the chunk, the slot.
+                // In rounds: index bucket, chunk, slot. Each batch's next line arrives while the
+                // lines of the others are requested.
                 for (shard, (_, hash)) in held.iter().zip(&*shards) {
                     shard.prefetch_bucket(*hash);
                 }
@@ -270,7 +277,7 @@ impl<'e> Turn<'e> {
         ready
     }
 
-    /// Brings what happened to counters into the table and the record.
+    /// Writes the results into the table and the record.
     #[inline]
     fn write_batches(&mut self, batches: &[KeyBatch<'_>], incarnation: Option<Incarnation>) {
         for batch in batches {
@@ -280,7 +287,7 @@ impl<'e> Turn<'e> {
                 (None, Some(held)) if batch.count > 0 => {
                     batch.write(held.nth(batch.shard_index), self.now, &mut self.builder)
                 }
-                // It was only read.
+                // The batch only read.
                 _ => {}
             }
         }
@@ -288,7 +295,7 @@ impl<'e> Turn<'e> {
 }
 
 impl<'a> KeyBatch<'a> {
-    /// Nothing has happened to the counter, and nobody has looked at it.
+    /// A batch before its look-up and its first command.
     #[inline]
     fn new(name: Name<'a>, hash: u64, policy: &Policy) -> KeyBatch<'a> {
         let (durability, existence_known) = (policy.durability, !policy.existence_unknown);
@@ -318,7 +325,8 @@ impl<'a> KeyBatch<'a> {
         }
     }
 
-    /// Runs one command on it; `None`: what it adds is more than an entry can say, so it begins another run.
+    /// Runs one command on the batch. `None`: the sum exceeds an entry's field, so the command
+    /// begins another run.
     #[inline]
     fn run(&mut self, delta: Option<i64>) -> Option<SimpleReply> {
         let Some(delta) = delta else { return Some(SimpleReply::Read(self.exists.then_some(self.value))) };
@@ -328,7 +336,7 @@ impl<'a> KeyBatch<'a> {
         Some(SimpleReply::Added(value))
     }
 
-    /// The same, whether its events are thinned or not.
+    /// The same, with sampled adds.
     #[inline]
     fn run_any(&mut self, delta: Option<i64>, policies: &Policies, held: &mut ShardLocks<'_>) -> Option<SimpleReply> {
         match delta {
@@ -337,7 +345,8 @@ impl<'a> KeyBatch<'a> {
         }
     }
 
-    /// An add to a count that is sampled, or may be; `None`: it is for the long way, and no dice were thrown.
+    /// An add to a count that is sampled, or may be. `None`: the general path must run it, and no
+    /// random number was drawn.
     #[inline(never)]
     fn run_sampled(&mut self, delta: i64, policies: &Policies, held: &mut ShardLocks<'_>) -> Option<SimpleReply> {
         let sampling = policies.policy(self.name).sampling.filter(|_| delta >= 0)?;
@@ -353,7 +362,7 @@ impl<'a> KeyBatch<'a> {
         }
     }
 
-    /// Brings what happened to it into the table and the record.
+    /// Writes the batch's result into the table and the record.
     #[inline]
     fn write(&self, shard: &mut Shard, now: Millis, builder: &mut RecordBuilder) {
         let before = match self.slot {
@@ -375,11 +384,11 @@ impl<'a> KeyBatch<'a> {
         }
     }
 
-    /// Looks at the counter; whether its commands can run.
+    /// Looks up the counter; returns whether its commands can run.
     #[inline(always)]
     fn find_fast(&mut self, shard: &mut Shard, now: Millis, full: bool) -> bool {
         if shard.lanes.is_live(self.name.bytes()) {
-            // Its lanes are to be joined first.
+            // Its lanes must be joined first.
             return false;
         }
         let plain = self.slot.and_then(|guess| shard.find_plain(guess, self.name.bytes()));
@@ -388,7 +397,7 @@ impl<'a> KeyBatch<'a> {
         true
     }
 
-    /// The same, whatever there is to be seen.
+    /// The same for all states of a counter.
     #[inline(never)]
     fn find_slow(&mut self, shard: &mut Shard, now: Millis, full: bool) -> bool {
         let (at, lookup) = shard.find_slot(self.hash, self.name.bytes());
@@ -396,7 +405,7 @@ impl<'a> KeyBatch<'a> {
             Residency::Present(Cell { epoch, value, expires_at }) => {
                 (self.slot, self.exists) = (at, true);
                 (self.epoch, self.value, self.expires_at) = (epoch, value, expires_at);
-                // What is no count is for the long way to refuse.
+                // The general path refuses commands on sketches.
                 expires_at.is_none_or(|at| at > now) && !at.is_some_and(|at| shard.is_sketch_at(at))
             }
             Residency::Absent => {
@@ -408,7 +417,7 @@ impl<'a> KeyBatch<'a> {
     }
 }
 
-/// Runs commands on counters that were looked at; returns how many.
+/// Runs commands on batches that were looked up; returns their number.
 fn run_batches(
     commands: &[SimpleCommand<'_>],
     plan: &mut BatchPlan<'_>,

@@ -1,6 +1,7 @@
-//! A counter, resolved once, to be added to many times.
+//! Adds to one counter many times, after resolving its name once.
 //!
-//! In: adds of a program. Out: values that are as durable as the namespace asks, or no value at all and next to no cost.
+//! In: adds of a program. Out: values as durable as the namespace asks; or no value, at a cost of a
+//! few nanoseconds.
 
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use crate::split::{LaneAdd, LaneSet};
 use crate::sync::Arc;
 use crate::turn::{AddOutcome, LaneVisit};
 
-/// Adds that take the ordinary way and that nobody waits for are handed to the operating system after so many: they must not fill the memory until the next window.
+/// Every this many adds without lanes, `count` hands the journal's filled records to the operating
+/// system. No caller waits for these adds, and their records must not fill the memory until the
+/// next relaxed window.
 const WRITE_FILLED_EVERY: u32 = 64;
 
 /// A counter, resolved once. Clones are handles on the same one.
@@ -32,10 +35,10 @@ impl Handle {
         self.engine.add_to(self.lanes.name(), delta)
     }
 
-    /// Adds, and neither returns a value nor waits. Whoever reads the counter after this has returned sees it; it is acknowledged by
-    /// [`Handle::flush`], or by whatever shows the counter's value afterwards. By itself it is as durable as the namespace asks within the relaxed
-    /// window.
-    // Always: a call costs as much as all that it does.
+    /// Adds; neither returns a value nor waits. A later read of the counter sees the add.
+    /// [`Handle::flush`], or any reply that shows the counter's value afterwards, acknowledges it.
+    /// Without these, the add becomes as durable as the namespace asks within the relaxed window.
+    // The call overhead would equal the cost of the add itself.
     #[inline(always)]
     pub fn count(&self, delta: i64) -> Result<(), Error> {
         match self.lanes.add(delta) {
@@ -58,7 +61,8 @@ impl Handle {
         }
     }
 
-    /// Waits until everything that was counted so far, through any handle of this counter, is as durable as the namespace asks.
+    /// Waits until all earlier counts, through any handle of this counter, are as durable as the
+    /// namespace asks.
     pub fn flush(&self) -> Result<(), Error> {
         loop {
             let mut turn = self.engine.turn();
@@ -74,7 +78,7 @@ impl Handle {
         }
     }
 
-    /// Whether [`Handle::count`] goes to lanes at the moment: while it is called often.
+    /// Returns true while [`Handle::count`] adds to lanes, i.e. while it is called often.
     pub fn is_split(&self) -> bool {
         self.lanes.is_open()
     }
@@ -123,7 +127,7 @@ impl Handle {
         if joined {
             return Ok(());
         }
-        // At rest, perhaps.
+        // The counter may not be resident.
         self.engine.inner().visit_lanes(&self.lanes, LaneVisit::Join);
         if self.lanes.has_pending() { Err(Error::OutcomeUnknown) } else { Ok(()) }
     }
@@ -143,7 +147,7 @@ impl Clone for Handle {
 }
 
 impl Drop for Handle {
-    /// What it counted is joined by the next look, which also lets the lanes go.
+    /// The next visit of the lanes joins their sum and removes them.
     fn drop(&mut self) {
         self.lanes.drop_handle();
     }

@@ -1,4 +1,4 @@
-//! Looks at a data directory without changing it: for `quipu inspect`, `quipu restore`, and tests.
+//! Inspects a data directory without changing it: for `quipu inspect`, `quipu restore`, and tests.
 
 use std::path::{Path, PathBuf};
 
@@ -14,42 +14,43 @@ use crate::recovery::{DataDir, read_watermark, recover};
 use crate::sync::Arc;
 use crate::watermark::Watermark;
 
-/// What was found.
+/// Result of an inspection.
 pub struct Inspection {
     /// The directory.
     pub dir: PathBuf,
-    /// What the control file says; `None` in a directory that holds no journal.
+    /// Content of the control file; `None` in a directory without a journal.
     pub control: Option<ControlState>,
-    /// The segments, oldest first, and how many records begin in each.
+    /// The segments, oldest first, each with the number of records that begin in it.
     pub segments: Vec<(Segment, u64)>,
-    /// Records in all.
+    /// Number of records in all.
     pub records: u64,
     /// The ledger, if it could be opened.
     pub ledger: Option<Arc<dyn Ledger>>,
-    /// What it knows, if it knows anything.
+    /// The ledger's watermark, if it has one.
     pub watermark: Option<Watermark>,
-    /// Parts of its files that a start does not read, so that damage there is neither found nor does any harm.
+    /// Parts of its files that a start does not read: damage there is neither found nor harmful.
     pub unchecked: Vec<UncheckedRange>,
-    /// How many counters ledger and journal have together, expired ones that nobody has looked at included; known if the directory is whole.
+    /// Number of counters in ledger and journal together, including expired ones not yet removed.
+    /// Known only if the directory is whole.
     pub counters: u64,
-    /// Where the records end, or what would keep the server from starting, in the same words.
+    /// The end of the records, or the error that would keep the server from starting.
     pub verdict: Result<Tail, OpenError>,
 }
 
-/// A part of a file that was not compared with a checksum.
+/// A part of a file that no checksum was compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UncheckedRange {
-    /// Which file.
+    /// The file.
     pub file: PathBuf,
-    /// From this byte.
+    /// Offset of its first byte.
     pub from: u64,
-    /// To this byte, which is not of it.
+    /// Offset behind its last byte.
     pub to: u64,
-    /// Why it is not read.
+    /// Reason why it is not read.
     pub reason: String,
 }
 
-/// Reads the whole journal over the ledger and hands each good record to `visit`.
+/// Reads the whole journal over the ledger and passes each good record to `visit`.
 pub fn inspect(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -80,7 +81,7 @@ pub fn inspect(
     Ok(inspection)
 }
 
-/// The parts of segments before the first record that counts, and behind the last one.
+/// The parts of segments before the first live record, and behind the last one.
 fn unread_ranges(segments: &[(Segment, u64)], start: Position, end: Position) -> Vec<UncheckedRange> {
     let mut parts = Vec::new();
     for (segment, _) in segments {
@@ -96,7 +97,7 @@ fn unread_ranges(segments: &[(Segment, u64)], start: Position, end: Position) ->
     parts
 }
 
-/// Notes what is found, up to the first thing that is not as it should be.
+/// Records its findings, up to the first error.
 fn inspect_directory(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -123,7 +124,7 @@ fn inspect_directory(
     inspection.segments = segments.iter().map(|segment| (segment.clone(), 0)).collect();
     let opened = open_ledger();
     if opened.is_err() {
-        // The server would go no further; but how much of the journal is whole is worth knowing all the more.
+        // The server would stop here, but the extent of the intact journal is worth knowing.
         let _ = replay(vfs, &control, &segments, |record| {
             let index = segments.partition_point(|segment| segment.end <= record.position);
             inspection.segments[index].1 += 1;
@@ -135,7 +136,7 @@ fn inspect_directory(
     inspection.ledger = Some(Arc::clone(&ledger));
     inspection.watermark = read_watermark(&*ledger, dir, &control)?;
     let (at_rest, counts, records) = (inspection.watermark.clone(), &mut inspection.segments, &mut inspection.records);
-    // Any order of hashes does where there are none to agree with.
+    // Any hash seed works if there are no stored hashes to agree with.
     let fresh = || Watermark::new(control.log, 1, 0);
     let directory = DataDir { vfs, dir, control: &control, segments: &segments, ledger: &*ledger, threads: None };
     let recovered = recover(directory, at_rest, fresh, |record| {

@@ -1,4 +1,5 @@
-//! The engine of Quipu: commands are admitted, applied, journaled and read; nothing acknowledged is lost, nothing is counted twice.
+//! The engine of Quipu: admits, applies, journals and reads commands. It loses no acknowledged add
+//! and counts no add twice.
 //!
 //! ```
 //! use quipu_engine::{Engine, Options};
@@ -19,8 +20,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The path of a command, one module a verb: [`admission`] → [`apply`] → [`journal`] → reply, with [`turn`] holding the steps together. Durability
-//! is what a reply waits for, see [`quipu_model::Durability`].
+//! The path of a command, one module per step: [`admission`] → [`apply`] → [`journal`] → reply.
+//! [`turn`] runs the steps of one worker. A reply waits for its namespace's durability, see
+//! [`quipu_model::Durability`].
 
 mod failpoint;
 mod sync;

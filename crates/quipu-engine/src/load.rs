@@ -1,13 +1,15 @@
-//! Brings counters back from the ledger, in groups, so that no worker waits for the disk.
+//! Loads counters from the ledger, in groups, so that no worker waits for the disk.
 //!
-//! In: names that a command found neither present nor absent, or a walk over all names. Out: slots in the table, or the walk's reply; then whoever
-//! waits is woken and runs its command again.
+//! In: names that a command found neither present nor absent, or a walk over all names. Out: slots
+//! in the table, or the walk's reply. Then the waiting command is woken and runs again.
 //!
 //! Invariants:
-//! - one thread at a time loads, and it reads only what it has seen to be unknown: so what it read cannot have been loaded, changed, sealed and dropped again
-//!   before it is put into the table;
-//! - what was read before a flush is not put into the table after it;
-//! - while memory is full nothing is loaded: whoever asks waits until some was given back, and is refused after a while.
+//! - one thread at a time loads, and it reads only counters that it has seen to be non-resident. So
+//!   no such counter can be loaded, changed, sealed and evicted again before the thread puts it
+//!   into the table;
+//! - a counter read before a flush is not put into the table after it;
+//! - while memory is full nothing is loaded: a command waits until some is free, and is refused
+//!   after a while.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -28,36 +30,36 @@ use crate::sharing::own::OwnCells;
 use crate::sharing::{Swap, TokenAdd};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
-/// So long a command waits for memory before it is refused: several seals, on a disk that works.
+/// Longest wait of a command for memory before it is refused: several seals, on a disk that works.
 const MEMORY_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// So many expired counters of a shard are brought back at once, to be removed.
+/// Most expired counters of a shard loaded at once, to be removed.
 const SWEEP_NAMES_MAX: usize = 1_024;
 
-/// What a command needs before it can run.
+/// A command's requirement before it can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Load {
     /// These counters.
     Names(Vec<NameBuf>),
     /// Memory for a new counter.
     Memory,
-    /// All names, a page of them.
+    /// One page of all names.
     Scan {
-        /// Where to begin.
+        /// Cursor at which to begin.
         cursor: u64,
-        /// Which.
+        /// Pattern of the names.
         pattern: Option<Box<[u8]>>,
-        /// About how many.
+        /// Approximate number of names.
         count: usize,
     },
     /// All names that match.
     List {
-        /// Which.
+        /// Pattern of the names.
         pattern: Box<[u8]>,
-        /// How many bytes of them at most.
+        /// Most bytes of names.
         bytes_max: usize,
     },
-    /// What the shared store has of these counters.
+    /// Rows of these counters from the shared store.
     Rows(Vec<NameBuf>),
     /// A change that the shared store carries out.
     Swap(Box<Swap>),
@@ -65,19 +67,20 @@ pub enum Load {
     Once(Box<TokenAdd>),
 }
 
-/// What loading came to.
+/// Outcome of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadOutcome {
-    /// What was missing is here: run the command again.
+    /// The requirement is met: run the command again.
     Retry,
-    /// Rows are here that were asked for then, or later: run the command again, with [`Turn::rows_since`](crate::Turn::rows_since). If it has to wait
-    /// more than once, the first time counts.
+    /// Rows requested at that time or later have arrived. Run the command again, with
+    /// [`Turn::rows_since`](crate::Turn::rows_since). If it waits more than once, the first time
+    /// counts.
     Fetched(Duration),
-    /// The walk's reply, and what it must wait for.
+    /// The walk's reply, and the positions that it must wait for.
     Reply(Reply, Wait),
     /// It cannot be done; nothing was applied.
     Refused(Refusal),
-    /// Nobody can tell whether it was done: there is no reply.
+    /// Outcome unknown: there is no reply.
     Unknown,
 }
 
@@ -88,27 +91,29 @@ impl LoadOutcome {
     }
 }
 
-/// Loads that wait for their thread. Each is asked for by a connection or a thread that waits for it, so there are no more than of those.
+/// Loads that wait for their thread. A connection or a thread waits for each, so there are no more
+/// than of those.
 #[derive(Default)]
 pub struct LoadQueues {
     counters: Mutex<Vec<Arc<LoadJob>>>,
     walks: Mutex<Vec<Arc<LoadJob>>>,
-    /// For the shared store: rows, until they have landed; swaps and claims, until someone takes them.
+    /// For the shared store: rows, until they have arrived; swaps and claims, until their thread
+    /// takes them.
     rows: Mutex<Vec<Arc<LoadJob>>>,
     swaps: Mutex<Vec<Arc<LoadJob>>>,
     claims: Mutex<Vec<Arc<LoadJob>>>,
     lookups: AtomicU64,
-    /// Somebody has waited for memory in vain, and there is none yet.
+    /// A load has waited for memory in vain, and there is none yet.
     starved: AtomicBool,
-    /// Held by whoever loads.
+    /// Held by the loading thread.
     load_lock: Mutex<()>,
 }
 
-/// A load, and who waits for it.
+/// A load, and its waiter.
 pub(crate) struct LoadJob {
     load: Load,
     asked_at: Duration,
-    /// Of the rows that are waited for, those that have landed.
+    /// The awaited rows that have arrived.
     landed: Mutex<BTreeSet<NameBuf>>,
     state: Mutex<LoadState>,
 }
@@ -123,7 +128,7 @@ struct LoadState {
 pub struct LoadFuture(Arc<LoadJob>);
 
 impl LoadQueues {
-    /// Asks for a load, at a time.
+    /// Queues a load requested at `asked_at`.
     pub fn enqueue(&self, load: Load, asked_at: Duration) -> LoadFuture {
         let queue = match &load {
             Load::Names(_) | Load::Memory => &self.counters,
@@ -137,14 +142,15 @@ impl LoadQueues {
         LoadFuture(job)
     }
 
-    /// Brings back the counters that were asked for; returns how many loads are done, and how many wait for memory.
+    /// Loads the requested counters. Returns the numbers of finished loads and of loads that wait
+    /// for memory.
     pub fn run_loads(&self, inner: &Inner) -> (usize, usize) {
         let _load_guard = lock(&self.load_lock);
         let jobs = std::mem::take(&mut *lock(&self.counters));
         let (mut done, mut waiting) = (0, Vec::new());
-        // Without the threads of a driver nobody is going to give memory back.
+        // Without the background threads no memory is ever freed.
         let has_threads = inner.signals.get().is_some_and(|signals| !signals.is_stopped());
-        // Once one has waited in vain, the others need not find out one by one.
+        // Once one load has waited in vain, the others need not find out one by one.
         let starved = inner.memory_is_full() && self.starved.load(Ordering::Relaxed);
         let may_wait = has_threads && !starved;
         self.starved.store(starved, Ordering::Relaxed);
@@ -169,34 +175,35 @@ impl LoadQueues {
         (done, left)
     }
 
-    // ---- for the shared store ---------------------------------------------------------------------------------------------------
+    // ---- for the shared store ----
 
-    /// Counters whose rows are waited for.
+    /// Counters with awaited rows.
     pub(crate) fn awaited_rows(&self) -> BTreeSet<NameBuf> {
         let mut rows = lock(&self.rows);
-        // Whoever asked may have gone away since.
+        // The caller may have gone away since.
         rows.retain(|job| Arc::strong_count(job) > 1);
         rows.iter().flat_map(|job| job.awaited_rows()).collect()
     }
 
-    /// A row has landed that was asked for then; takes those who wait for nothing else. Whoever asked later waits for the next one.
+    /// Marks a row requested at `asked_at` as arrived, and takes the loads that wait for nothing
+    /// else. A later load waits for the next row.
     pub(crate) fn take_landed_rows(&self, name: &NameBuf, asked_at: Duration) -> Vec<Arc<LoadJob>> {
         let mut rows = lock(&self.rows);
         rows.extract_if(.., |job| job.asked_at <= asked_at && job.record_landed(name)).collect()
     }
 
-    /// Takes those who wait for this row, among others.
+    /// Takes the loads that wait for this row, among others.
     pub(crate) fn take_rows(&self, name: &NameBuf) -> Vec<Arc<LoadJob>> {
         lock(&self.rows).extract_if(.., |job| job.rows().contains(name)).collect()
     }
 
-    /// Takes those who have waited for rows for that long.
+    /// Takes the loads that have waited for rows for at least `wait`.
     pub(crate) fn take_late_rows(&self, now: Duration, wait: Duration) -> Vec<Arc<LoadJob>> {
         let mut rows = lock(&self.rows);
         rows.extract_if(.., |job| now.saturating_sub(job.asked_at) >= wait).collect()
     }
 
-    /// Takes the swaps that are waited for.
+    /// Takes the awaited swaps.
     pub(crate) fn take_swaps(&self) -> Vec<Arc<LoadJob>> {
         std::mem::take(&mut *lock(&self.swaps))
     }
@@ -207,21 +214,22 @@ impl LoadQueues {
         if claims.is_empty() { None } else { Some(claims.remove(0)) }
     }
 
-    /// Brings a counter back, if it is at rest.
+    /// Loads a counter, if it is at rest.
     pub(crate) fn load_counter(&self, inner: &Inner, name: &[u8]) -> Result<(), LedgerError> {
         let _load_guard = lock(&self.load_lock);
         load_name(inner, inner.table.hash(name), name)
     }
 
-    /// How many counters were looked for in the ledger.
+    /// Number of look-ups in the ledger.
     pub fn lookups(&self) -> u64 {
         self.lookups.load(Ordering::Relaxed)
     }
 
-    /// Walks, for those who asked; returns how many did. They read only, so they need not wait for one another.
+    /// Runs the requested walks; returns their number. They only read, so they need not wait for
+    /// one another.
     pub fn run_walks(&self, inner: &Inner) -> usize {
         let jobs = std::mem::take(&mut *lock(&self.walks));
-        // Whoever asked may have gone away since, and a walk over everything takes long.
+        // The caller may have gone away since, and a walk over everything takes long.
         for job in jobs.iter().filter(|job| Arc::strong_count(job) > 1) {
             job.finish(run_walk(inner, &job.load));
         }
@@ -230,18 +238,18 @@ impl LoadQueues {
 }
 
 impl LoadJob {
-    /// The rows that are waited for.
+    /// The awaited rows.
     pub(crate) fn rows(&self) -> &[NameBuf] {
         if let Load::Rows(names) = &self.load { names } else { &[] }
     }
 
-    /// The rows that have not landed yet.
+    /// The rows that have not arrived yet.
     fn awaited_rows(&self) -> Vec<NameBuf> {
         let landed = lock(&self.landed);
         self.rows().iter().filter(|name| !landed.contains(*name)).cloned().collect()
     }
 
-    /// A row has landed; whether that was the last one that is waited for.
+    /// Marks a row as arrived; returns true if it was the last awaited one.
     fn record_landed(&self, name: &NameBuf) -> bool {
         if !self.rows().contains(name) {
             return false;
@@ -250,17 +258,17 @@ impl LoadJob {
         self.awaited_rows().is_empty()
     }
 
-    /// Its rows are here.
+    /// Finishes the load: its rows have arrived.
     pub(crate) fn finish_fetched(&self) {
         self.finish(LoadOutcome::Fetched(self.asked_at));
     }
 
-    /// The swap that is waited for.
+    /// The awaited swap.
     pub(crate) fn swap(&self) -> Option<&Swap> {
         if let Load::Swap(swap) = &self.load { Some(swap) } else { None }
     }
 
-    /// The add with a token that is waited for.
+    /// The awaited add with a token.
     pub(crate) fn once(&self) -> Option<&TokenAdd> {
         if let Load::Once(once) = &self.load { Some(once) } else { None }
     }
@@ -290,7 +298,7 @@ fn run_walk(inner: &Inner, load: &Load) -> LoadOutcome {
         Load::Names(_) | Load::Memory | Load::Rows(_) | Load::Swap(_) | Load::Once(_) => return LoadOutcome::Retry,
     };
     if shard_walk.has_hidden_expired {
-        // What was shown as expired stays so.
+        // A counter shown as expired stays expired.
         let mut turn = crate::turn::Turn::new(inner);
         shard_walk.newest = shard_walk.newest.max(turn.journal_time());
         turn.finish();
@@ -309,7 +317,8 @@ fn load_names(inner: &Inner, names: &[NameBuf]) -> LoadOutcome {
     hashed.sort_unstable();
     let mut outcome = LoadOutcome::Retry;
     for (hash, name) in hashed {
-        // The first is needed by the command that asks; the others perhaps by later ones, which will ask for themselves.
+        // The command needs the first counter; later commands may need the others, and request them
+        // then.
         if let Err(error) = load_name(inner, hash, name)
             && names.first().is_some_and(|first| **first == *name)
         {
@@ -346,12 +355,13 @@ fn load_name(inner: &Inner, hash: u64, name: &[u8]) -> Result<(), LedgerError> {
     Ok(())
 }
 
-/// What is at rest of own cells makes no sense.
+/// The error for own cells at rest that cannot be decoded.
 pub(crate) fn own_cells_damage() -> LedgerError {
     LedgerError::Damaged("what this node says of a counter on a shared store makes no sense".to_owned())
 }
 
-/// Brings back counters of a shard that have expired at rest, so that they are removed; whether there were any.
+/// Loads counters of a shard that have expired at rest, so that they are removed. Returns true if
+/// there were any.
 pub fn sweep(inner: &Inner, index: usize) -> Result<bool, LedgerError> {
     let _load_guard = lock(&inner.loads.load_lock);
     let (table, now) = (&inner.table, inner.now());
@@ -381,7 +391,7 @@ pub fn sweep(inner: &Inner, index: usize) -> Result<bool, LedgerError> {
         step!("swept");
     }
     let mut shard = table.lock(index);
-    // What was sealed meanwhile may expire earlier than what was seen.
+    // A cell sealed meanwhile may expire earlier than the ones seen.
     if shard.collections == collections {
         shard.ledger_deadline = deadline;
     }

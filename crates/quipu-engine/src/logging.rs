@@ -1,24 +1,26 @@
-//! What the engine says of itself, for people and for programs: events, with their facts.
+//! Logs the engine's events with `tracing`, for people and for programs.
 //!
-//! Who embeds the engine decides what becomes of them (`tracing`). What must not be missed goes to stderr when nobody has decided.
+//! The embedding program decides where they go. Without a subscriber, errors that need action go to
+//! stderr.
 
 use std::io::Write;
 use std::time::Duration;
 
-/// How long something stays said: what comes and goes more often is told once in so long, and how it is then.
+/// Shortest time between two log lines about one state; a flapping state is logged once in that
+/// time.
 const TRANSITION_EVERY_MIN: Duration = Duration::from_secs(10);
 
-/// Says what somebody has to act on.
+/// Logs an error that needs action.
 pub(crate) fn error(reason: &str, text: &str) {
     if tracing::dispatcher::has_been_set() {
         tracing::error!(reason, "{text}");
     } else {
-        // Nobody may be left to read it; a panic here would change the exit status.
+        // Stderr may be closed; a panic here would change the exit status.
         let _ = writeln!(std::io::stderr(), "quipu: {text}: {reason}");
     }
 }
 
-/// Something that comes and goes, and is told when it does.
+/// A two-valued state that is logged when it changes.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
     state: bool,
@@ -26,7 +28,8 @@ pub(crate) struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// Whether to say now that it is so, or no longer; `None` if that is known or was said too lately.
+    /// Returns the new state if it is to be logged now; `None` if it is unchanged or was logged too
+    /// recently.
     pub fn transition(&mut self, state: bool, now: Duration) -> Option<bool> {
         if state == self.state || self.logged_at.is_some_and(|at| now.saturating_sub(at) < TRANSITION_EVERY_MIN) {
             return None;

@@ -1,11 +1,14 @@
-//! Opening a data directory: lock, control file, replay, and a new life.
+//! Opens a data directory: takes the lock, reads the control file, replays, begins a new
+//! incarnation.
 //!
-//! In: a directory, of a new node, after a clean stop or after a crash at any point, one within this very function included.
-//! Out: an engine whose table is the state that the journal describes; or an error that names the file, and nothing changed.
+//! In: a directory: of a new node, after a clean stop, or after a crash at any point. That includes
+//! a crash within this very function. Out: an engine with the state that the journal describes.
+//! Otherwise: an error that names the file, and nothing changed.
 //!
 //! Invariants:
 //! - nothing is written before the whole journal was read and found good;
-//! - what was recovered is synced, and a record that begins the new life stands behind it, before anyone is told anything.
+//! - before any reply, the recovered state is synced, with a record behind it that begins the new
+//!   incarnation.
 
 use std::path::Path;
 
@@ -31,39 +34,39 @@ use crate::time::EngineTime;
 use crate::tokens::Tokens;
 use crate::watermark::Watermark;
 
-/// The file that names the process which has the directory.
+/// The file that holds the pid of the process that uses the directory.
 pub const LOCK_FILE: &str = "lock";
 
-/// What a file system puts into its root: a disk mounted for the data directory is empty but for it.
+/// Directory that file systems create in their root: an empty mount has nothing else.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// As many files of a foreign directory are named.
+/// Most file names of a foreign directory in an error.
 const FOREIGN_NAMES_MAX: usize = 3;
 
-/// Why an engine could not be opened.
+/// Reason why an engine could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process has the directory.
+    /// Another process uses the directory.
     #[error("data directory {} is in use: {source}", .dir.display())]
     InUse {
-        /// Which directory.
+        /// The directory.
         dir: std::path::PathBuf,
-        /// By whom.
+        /// The lock's error, with its holder.
         source: LockError,
     },
-    /// No file can be made in the directory.
+    /// No file can be created in the directory.
     #[error("cannot write to data directory {}: {source}; {}, or name another directory", .dir.display(), write_advice(source))]
     Unwritable {
-        /// Which directory.
+        /// The directory.
         dir: std::path::PathBuf,
-        /// What the file system answered.
+        /// The file system's error.
         source: std::io::Error,
     },
     /// The directory has files of another program.
     #[error("{} is not a data directory, and not empty: it has {found}; name an empty or a new directory", .dir.display())]
     Foreign {
-        /// Which directory.
+        /// The directory.
         dir: std::path::PathBuf,
         /// Some of its files.
         found: String,
@@ -74,25 +77,25 @@ pub enum OpenError {
     /// The ledger cannot be used as it is.
     #[error("{}: {source}", .dir.join(LEDGER_DIR).display())]
     Ledger {
-        /// Which data directory.
+        /// The data directory.
         dir: std::path::PathBuf,
-        /// Why.
+        /// The ledger's error.
         source: LedgerError,
     },
-    /// There is no space even to begin.
+    /// There is no disk space for the first record.
     #[error("no room to begin in {}: {reason}", .dir.display())]
     NoRoom {
-        /// Which directory.
+        /// The directory.
         dir: std::path::PathBuf,
-        /// What stands in the way.
+        /// The reason.
         reason: String,
     },
-    /// An option that makes no sense.
+    /// An invalid option.
     #[error("{0}")]
     Options(String),
 }
 
-/// What to do about a directory that cannot be written.
+/// Advice for a directory that cannot be written.
 fn write_advice(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
@@ -100,16 +103,17 @@ fn write_advice(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// What a start found.
+/// Findings of a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// Records read.
+    /// Number of records read.
     pub records: u64,
-    /// Where they ended, and whether something torn stood behind them.
+    /// End of the records, with the torn record behind them, if there is one.
     pub tail: Tail,
-    /// Whether the last life ended with a clean stop.
+    /// True if the last incarnation ended with a clean stop.
     pub clean: bool,
-    /// Whether the directory is a copy of another: restored, or copied by hand. Then it goes on as a new incarnation, also after a clean stop.
+    /// True if the directory is a copy of another: restored, or copied by hand. Then the node
+    /// begins a new incarnation, even after a clean stop.
     pub copied: bool,
 }
 
@@ -191,18 +195,19 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         vfs.remove(&path).map_err(|e| io_error(&path, "remove", e))?;
     }
     adopt_prepared_segments(&*vfs, &dir, &mut control, &segments)?;
-    // Those that may have something to sync or to write.
+    // The segments that may have something to sync or to write.
     for segment in segments.iter_mut().filter(|segment| segment.end > tail.synced) {
         segment.reopen(&*vfs)?;
     }
     let clean = control.state().clean;
     let identity = vfs.identity(control.path()).map_err(|e| io_error(control.path(), "look at", e))?;
     let copied = ![0, identity].contains(&control.state().identity);
-    // After a crash a suffix of the last life may be lost that others have seen; and of a copied directory there may be two that go on from
-    // the same stop: a new incarnation.
+    // After a crash, a suffix of the last incarnation that others have seen may be lost. Of a
+    // copied directory, two may continue from the same stop. Both cases need a new incarnation.
     let last = (clean && !copied).then_some(control.state().incarnation);
     let released = control.state().released;
-    // On a shared store the life of a clean stop is gone on with once the store has confirmed it; until then another one adds.
+    // On a shared store, a cleanly stopped incarnation continues once the store has confirmed it;
+    // until then another one adds.
     let incarnation = last.filter(|_| store.is_none()).unwrap_or_else(|| Incarnation(rng.next()));
     let writer = Writer { node: control.state().node, incarnation };
     // Into both slots: a damaged one must not fall back to a clean stop that is no longer true.
@@ -276,12 +281,12 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     inner.count_all_limited().map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
     inner.table.seed_rng(inner.writer.incarnation.0 ^ inner.recovery.tail.position.0.rotate_left(32));
     begin_incarnation(&inner, &unjournaled).map_err(|reason| OpenError::NoRoom { dir, reason })?;
-    // What this life does not sample any more; without room for that, later.
+    // Ends sampling that this incarnation no longer does; without room, that happens later.
     inner.retry_end_sampling();
     Ok(inner)
 }
 
-/// Refuses a namespace whose settings exclude each other or the store.
+/// Refuses a namespace with settings that exclude each other or the store.
 fn check_namespace(name: &[u8], settings: &Namespace, shared: bool) -> Result<(), OpenError> {
     let mistakes = settings.conflicts(shared);
     if mistakes.is_empty() {
@@ -329,7 +334,8 @@ fn new_control(node: u64, log: u64) -> ControlState {
     }
 }
 
-/// Segments that were prepared but not yet entered in the control file are entered now, once they are surely durable.
+/// Adds segments to the control file that were prepared but not yet listed, once they are surely
+/// durable.
 fn adopt_prepared_segments(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -352,7 +358,9 @@ fn adopt_prepared_segments(
     })
 }
 
-/// Makes what was recovered durable and writes the record that begins this life: it breaks the chain to whatever a torn tail left. With it comes how namespaces are sampled from here on.
+/// Makes the recovered state durable and writes the record that begins this incarnation. That
+/// record breaks the chain to the bytes of a torn tail. It also holds the namespaces' sampling from
+/// here on.
 fn begin_incarnation(inner: &Inner, sampling: &[(Box<[u8]>, SamplingRecord)]) -> Result<(), String> {
     let mut builder = RecordBuilder::default();
     builder.push(inner.now(), &Entry::Start { writer: inner.writer });

@@ -1,4 +1,4 @@
-//! What an engine is opened with.
+//! Defines the options and the environment with which an engine is opened.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,29 +10,32 @@ use crate::sharing::SharingOptions;
 use crate::sync::Arc;
 use crate::system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
 
-/// Segments are this long unless configured: long enough that a rotation is rare, short enough to be prepared in a moment.
+/// Default length of a segment: long enough that a rotation is rare, short enough to be prepared
+/// quickly.
 pub const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
 
-/// A segment holds its header and at least a few records of the longest name.
+/// Shortest segment: its header and at least a few records of the longest name.
 pub const SEGMENT_BYTES_MIN: u64 = 4 << 10;
 
-/// A segment is written with zeros before its first record, by a worker if need be; more would only take longer.
+/// Longest segment. It is written with zeros before its first record, by a worker if need be; more
+/// would only take longer.
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
-/// Adds within a relaxed window, of 50 ms, that make lanes worth it: each costs the ordinary way some 200 ns, so below this many there is nothing to save.
+/// Adds within a relaxed window, of 50 ms, that justify lanes. Each costs some 200 ns on the
+/// general path, so fewer adds leave nothing to save.
 const SPLIT_AFTER: u32 = 64;
 
-/// How long a token is remembered: a client that retries longer than a day does so by hand.
+/// Time for which a token is remembered: a client that retries longer than a day does so by hand.
 const TOKEN_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Tokens that are remembered: twelve a second for a day. About 100 MB when all are there.
+/// Most remembered tokens: twelve a second for a day. About 100 MB when all are present.
 const TOKENS_MAX: u64 = 1 << 20;
 
-/// Producers of sequences that are remembered. They are never forgotten, so there are as many as were ever named; a producer is a process or a partition,
-/// of which thousands are many.
+/// Most remembered producers of sequences. They are never forgotten, so all producers ever named
+/// count. A producer is a process or a partition; thousands are many.
 const PRODUCERS_MAX: u64 = 1 << 16;
 
-/// Most that a token takes in memory: an entry of a map that has just grown.
+/// Most bytes of a token in memory: an entry of a map that has just grown.
 const TOKEN_BYTES: u64 = 100;
 
 /// Options of an engine; [`Options::new`] fills in the defaults.
@@ -40,48 +43,53 @@ const TOKEN_BYTES: u64 = 100;
 pub struct Options {
     /// The data directory.
     pub data: PathBuf,
-    /// What an ack means in namespaces that do not say otherwise.
+    /// Default durability of an acknowledgement, for namespaces without their own.
     pub durability: Durability,
-    /// What is said of namespaces; what was said at run time goes before it.
+    /// Settings of namespaces; run-time settings take precedence.
     pub namespaces: Vec<(Box<[u8]>, Namespace)>,
-    /// Relaxed namespaces are synced at least this often.
+    /// Longest time between two syncs of relaxed namespaces.
     pub relaxed_window: Duration,
     /// Length of a journal segment.
     pub segment_bytes: u64,
-    /// Room kept prepared ahead of the writing; `None`: a segment, and with small ones several.
+    /// Room kept prepared ahead of the writes; `None`: one segment, or several small ones.
     pub ahead_bytes: Option<u64>,
-    /// Most bytes applied but not yet handed to the operating system; beyond it, writes are refused.
+    /// Most bytes applied but not yet written to the file; beyond it, writes are refused.
     pub pending_bytes_max: u64,
-    /// Cells are sealed and the journal is cut when it has grown by this much.
+    /// Growth of the journal after which cells are sealed and the journal is cut.
     pub journal_bytes_max: u64,
-    /// What has changed is sealed at least this often.
+    /// Longest time until changed cells are sealed.
     pub seal_every: Duration,
-    /// The engine takes about this much memory at most: counters that were not used lately rest in the ledger alone. `None`: no limit.
+    /// Approximate memory limit of the engine: counters not used recently stay in the ledger alone.
+    /// `None`: no limit.
     pub memory_bytes_max: Option<u64>,
-    /// Journal and ledger take this much of the disk at most; `None`: all of it.
+    /// Most bytes of disk for journal and ledger; `None`: no limit.
     pub disk_bytes_max: Option<u64>,
-    /// Disk space kept for a seal when there is none left: without it, a journal that has filled the disk could never be cut.
+    /// Disk space reserved for a seal on a full disk: without it, a journal that has filled the
+    /// disk could never be cut.
     pub reserve_bytes: u64,
     /// Shards of the resident table, rounded up to a power of two.
     pub table_shards: usize,
-    /// Lanes of a counter that is added to in several places at once; rounded up to a power of two.
+    /// Lanes of a counter with concurrent adds, rounded up to a power of two.
     pub lanes: usize,
-    /// A counter is split into lanes when so many adds came within a relaxed window that want no value back.
+    /// Number of adds without a reply value, within a relaxed window, that splits a counter into
+    /// lanes.
     pub split_after: u32,
-    /// A token is remembered for so long.
+    /// Time for which a token is remembered.
     pub token_window: Duration,
-    /// So many tokens are remembered at most, and no more than an eighth of `memory_bytes_max` holds; beyond it, new ones are refused.
+    /// Most remembered tokens, bounded by an eighth of `memory_bytes_max`; beyond it, new ones are
+    /// refused.
     pub tokens_max: u64,
-    /// So many producers of sequences are remembered at most; beyond it, new ones are refused.
+    /// Most remembered producers of sequences; beyond it, new ones are refused.
     pub producers_max: u64,
-    /// Threads that restore counters at a start while the journal is read; `None`: as many as are worth it.
+    /// Threads that restore counters at a start while the journal is read; `None`: a sensible
+    /// number for this machine.
     pub restore_threads: Option<usize>,
-    /// How counters are shared, if the environment has a store.
+    /// Sharing of counters, if the environment has a store.
     pub sharing: SharingOptions,
 }
 
 impl Options {
-    /// The defaults, on this directory.
+    /// The defaults for this directory.
     pub fn new(data: impl Into<PathBuf>) -> Options {
         Options {
             data: data.into(),
@@ -107,8 +115,9 @@ impl Options {
         }
     }
 
-    /// What resident counters may take: the limit without the blocks of the ledger and without what everything else takes, of which a part
-    /// grows with the load. Never less than an eighth: a limit that small is passed.
+    /// Memory for resident counters: the limit without the ledger's blocks and all other users; a
+    /// part of these grows with the load. Never less than an eighth: a limit that small is
+    /// exceeded.
     pub(crate) fn table_bytes_max(&self) -> Option<u64> {
         self.memory_bytes_max.map(|bytes_max| {
             let others = self.cache_bytes() + bytes_max / 8 + OTHERS_BYTES;
@@ -116,19 +125,21 @@ impl Options {
         })
     }
 
-    /// How many tokens are remembered at most: where memory is limited, counters have most of it.
+    /// Most remembered tokens: under a memory limit, most memory is for counters.
     pub(crate) fn tokens_max(&self) -> u64 {
         let fit = self.memory_bytes_max.map_or(u64::MAX, |bytes_max| bytes_max / 8 / TOKEN_BYTES);
         self.tokens_max.min(fit)
     }
 
-    /// Cells are ingested when so many have been collected, so that a seal takes little memory however much has changed: a thirty-second of the limit, if there is one.
+    /// Number of collected cells that triggers an ingestion: a thirty-second of the memory limit,
+    /// if there is one. So a seal takes little memory regardless of the number of changes.
     pub(crate) fn ingest_cells(&self) -> usize {
         let fit = self.memory_bytes_max.map_or(u64::MAX, |bytes_max| bytes_max / 32 / COLLECTED_BYTES);
         fit.clamp(INGEST_CELLS_MIN, INGEST_CELLS_MAX) as usize
     }
 
-    /// Blocks of the ledger kept in memory: a sixteenth of the limit, which leaves the rest to the counters; the system caches files, too.
+    /// Bytes of the ledger's blocks kept in memory: a sixteenth of the limit, which leaves the rest
+    /// to the counters. The system caches files, too.
     fn cache_bytes(&self) -> u64 {
         self.memory_bytes_max.map_or(CACHE_BYTES_DEFAULT, |bytes_max| bytes_max / 16).min(CACHE_BYTES_DEFAULT)
     }
@@ -138,45 +149,47 @@ impl Options {
     }
 }
 
-/// The program itself, a seal and a compaction under way, and what the allocator keeps of them in each thread's arena: measured at 30 to 38 MB
-/// beside counters and blocks with a limit of 64 MB, 8 of which an eighth of the limit covers.
+/// Memory of all other users: the program itself, a seal and a compaction in progress, and the
+/// allocator's arenas of these threads. Measured at 30 to 38 MB besides counters and blocks with a
+/// limit of 64 MB; an eighth of the limit covers 8 of these.
 const OTHERS_BYTES: u64 = 28 << 20;
 
-/// Cells of one ingestion: more would take memory, fewer would make tables that are merged more often.
+/// Most cells of one ingestion: more would take memory, fewer would make more tables to merge.
 const INGEST_CELLS_MAX: u64 = 64 << 10;
 const INGEST_CELLS_MIN: u64 = 4 << 10;
 
-/// About what a collected cell takes, its name included.
+/// Approximate bytes of a collected cell, its name included.
 const COLLECTED_BYTES: u64 = 128;
 
-/// Blocks of the ledger kept in memory when there is no limit.
+/// Bytes of the ledger's blocks kept in memory without a limit.
 const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 
-/// Small segments are prepared several at a time, up to this many bytes.
+/// Most bytes of small segments prepared at once.
 const AHEAD_BYTES_MIN: u64 = 1 << 20;
 
-/// Opens the ledger of a data directory, making it if there is none.
+/// Opens the ledger of a data directory, creating it if there is none.
 pub type OpenLedger = Arc<dyn Fn(&Options) -> Result<Arc<dyn Ledger>, LedgerError> + Send + Sync>;
 
-/// What stands between the engine and the world.
+/// The engine's ports to its environment.
 #[derive(Clone)]
 pub struct Environment {
-    /// Time.
+    /// Clocks.
     pub clock: Arc<dyn Clock>,
-    /// Chance.
+    /// Random numbers.
     pub rng: Arc<dyn Rng>,
-    /// Disk.
+    /// File system.
     pub vfs: Arc<dyn Vfs>,
     /// Opens the ledger in a data directory.
     pub open_ledger: OpenLedger,
-    /// Where nodes meet; `None`: this one is alone.
+    /// The shared store of several nodes; `None`: this node is alone.
     pub store: Option<Arc<dyn Store>>,
-    /// Called once, when the journal can no longer be written or synced. Nothing is acknowledged after that.
+    /// Called once, when the journal cannot be written or synced. Nothing is acknowledged after
+    /// that.
     pub on_failure: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Environment {
-    /// The machine. A journal that fails ends the process: it does not pretend.
+    /// The real machine. A failed journal ends the process.
     pub fn system() -> Environment {
         Environment {
             clock: Arc::new(SystemClock::default()),
@@ -198,7 +211,7 @@ impl Environment {
     }
 }
 
-/// Where the ledger is in a data directory.
+/// Name of the ledger's directory in a data directory.
 pub const LEDGER_DIR: &str = "ledger";
 
 /// Exit status after a failed write or sync (EX_IOERR of sysexits).

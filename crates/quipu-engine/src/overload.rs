@@ -1,60 +1,68 @@
-//! Whether the journal keeps up, and how rarely namespaces are sampled that say so for when it does not.
+//! Adjusts the sampling rate of namespaces with `overload = "sample"` while the journal cannot keep
+//! up.
 //!
-//! In: signs of the journal, looked at every now and then. Out: a rate, for [`Inner::set_overload_rate`].
+//! In: signs of pressure from the journal, checked at intervals. Out: a rate, for
+//! [`Inner::set_overload_rate`].
 //!
-//! The rate doubles while the journal cannot keep up, and is halved after each second in which it could, so that it finds the one at which it can. Each change is a change of what is in force in those
-//! namespaces, and the rarest of them is written down before (`namespaces::thinned`); so nothing of this is on the way of an add.
+//! The rate doubles while the journal cannot keep up, and is halved after each second in which it
+//! could. So it converges on the rate at which the journal keeps up. Each change is a change of the
+//! settings in force in those namespaces. The rarest rate is journaled before
+//! (`namespaces::sampling`); so this work is not in the path of an add.
 //!
-//! Not here: what cannot be written down is refused as ever (`journal`). Room for an add is asked for before the dice are thrown: if only those were refused that are taken, what is
-//! acknowledged would come to too little.
+//! Not here: the refusal of adds that cannot be journaled (`journal`). An add asks for room before
+//! its random draw. If only drawn adds could be refused, the acknowledged sum would be too small.
 
 use std::time::Duration;
 
 use crate::engine::Inner;
 use crate::sync::lock;
 
-/// Namespaces are not sampled more rarely than this: of so many adds one is written down, which no disk that works at all is too slow for.
+/// Rarest sampling rate: one add of this many is journaled. Any working disk is fast enough for
+/// that.
 pub const OVERLOAD_P_MAX: u32 = 1 << 10;
 
-/// A sync that takes longer than this, or has not come to its end after it, has everyone wait who was told nothing yet.
+/// Longest timely sync. A slower or unfinished one delays all waiting replies.
 pub const SYNC_LATE: Duration = Duration::from_millis(50);
 
-/// The rate is doubled this often at most, and halved after so long without a sign.
+/// Shortest time between two doublings; then the time without a sign after which the rate is
+/// halved.
 const RISE_EVERY: Duration = Duration::from_millis(100);
 const FALL_EVERY: Duration = Duration::from_secs(1);
 
-/// What is seen of the journal.
+/// Signs of pressure on the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PressureSigns {
-    /// The disk is full: what room there is, is all there is.
+    /// The disk is full: no more room can be prepared.
     pub full: bool,
-    /// Half of what may wait to be written does.
+    /// Half of the permitted unwritten bytes wait to be written.
     pub behind: bool,
-    /// Syncs that took longer than [`SYNC_LATE`], so far.
+    /// Number of syncs longer than [`SYNC_LATE`], so far.
     pub late_syncs: u64,
-    /// Commands that had to make room for themselves, so far: the writing has overtaken the preparing of segments.
+    /// Number of commands that had to prepare room themselves, so far: writes have overtaken the
+    /// preparation of segments.
     pub shortages: u64,
-    /// When the sync began that is under way.
+    /// Start of the sync in progress.
     pub sync_since: Option<Duration>,
 }
 
-/// How the journal has done lately.
+/// Recent pressure on the journal.
 #[derive(Debug)]
 pub struct Pressure {
     p: u32,
     previous: PressureSigns,
-    /// When the rate was changed, and when the journal could not keep up.
+    /// Time of the last change of the rate; then the last time at which the journal could not keep
+    /// up.
     changed_at: Option<Duration>,
     overloaded_at: Duration,
 }
 
 impl Pressure {
-    /// Of a journal that nobody has looked at.
+    /// State before the first check.
     pub fn new() -> Pressure {
         Pressure { p: 1, previous: PressureSigns::default(), changed_at: None, overloaded_at: Duration::ZERO }
     }
 
-    /// Events to one that is to be counted from here on.
+    /// Returns the rate from here on: the number of events per counted one.
     pub fn update_rate(&mut self, signs: PressureSigns, now: Duration) -> u32 {
         let since = |at: Duration| now.saturating_sub(at);
         let stuck = signs.sync_since.is_some_and(|began| since(began) > SYNC_LATE);
@@ -74,7 +82,8 @@ impl Pressure {
 }
 
 impl Inner {
-    /// Looks how the journal does, and samples more rarely or less where namespaces say so. Blocks while that is written down.
+    /// Checks the journal and adjusts the rate of namespaces that sample under overload. Blocks
+    /// while a change is journaled.
     pub(crate) fn adjust_overload_rate(&self) {
         self.retry_end_sampling();
         let (wanted, p_now) = {
@@ -99,7 +108,7 @@ impl Inner {
             ),
             Ok(()) if p == 1 => tracing::info!("the journal keeps up: every event is counted again"),
             Ok(()) => {}
-            // The next look tries again; until then it is as it was.
+            // The next check tries again; until then the old rate stays.
             Err(error) => tracing::debug!(%error, p, "the rate of sampling could not be changed"),
         }
     }

@@ -1,9 +1,9 @@
-//! Restores: copies what was inspected and found whole into a new data directory.
+//! Restores a backup: copies an inspected, intact directory into a new data directory.
 //!
-//! In: an inspection of a backup, or of any data directory that nobody uses. Out: a data directory that opens as a new incarnation; or, after an error
-//! or a crash, none.
+//! In: an inspection of a backup, or of any unused data directory. Out: a data directory that opens
+//! as a new incarnation; after an error or a crash, none.
 //!
-//! Not here: finding out whether the backup is whole (`inspect`).
+//! Not here: the check that the backup is whole (`inspect`).
 
 use std::path::Path;
 
@@ -15,11 +15,11 @@ use crate::journal::control::ControlState;
 use crate::journal::format::Position;
 use crate::staging::{StagedDirectory, StagingError};
 
-/// Why nothing was restored. What was written has been removed.
+/// Reason why nothing was restored. The written files have been removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// There is nothing to restore, or it is not whole; the inspection says why.
+    /// There is nothing to restore, or it is not whole; the inspection has the reason.
     #[error("the backup holds no whole journal")]
     NotWhole,
     /// The copy could not be made.
@@ -27,7 +27,7 @@ pub enum RestoreError {
     Staging(#[from] StagingError),
 }
 
-/// Copies; `source` is the disk that was inspected, `progress` hears of every piece.
+/// Copies the directory. `source` is the inspected disk; `progress` gets every piece.
 pub fn restore(
     source: &dyn Vfs,
     inspection: &Inspection,
@@ -48,7 +48,7 @@ pub fn restore(
     }
     let end = inspection.segments.last().map_or(control.end, |(segment, _)| segment.number + 1);
     let base = inspection.segments.last().map_or(control.base, |(segment, _)| segment.end);
-    // The one it is a copy of may live on: never its incarnation again.
+    // The original may still run: its incarnation is never used again.
     staged.finish(ControlState { clean: false, end, base, ..control })?;
     step!("restore_done");
     Ok(())

@@ -1,16 +1,19 @@
 //! Seals changed cells into the ledger, so that the journal can be cut and cells can leave memory.
 //!
-//! In: slots, tokens and pages of sketches that the ledger does not know. Out: a numbered batch of them, in ingestions each with a watermark; then the cut.
+//! In: slots, tokens and pages of sketches that the ledger lacks. Out: a numbered batch of them, in
+//! ingestions with a watermark each; then the cut.
 //!
-//! It goes shard by shard, each under its own lock. A shard's mark says which of its records the ledger has: a record beyond the mark is
-//! replayed over the ledger, one before it is not looked at. So an ingestion may hold more than the cut needs, and a crash between the two costs nothing.
+//! A seal goes shard by shard, each under its own lock. A shard's mark separates its records: one
+//! beyond the mark is replayed over the ledger, one before it is skipped. So an ingestion may hold
+//! more than the cut needs, and a crash between the two does no harm.
 //!
 //! Invariants:
-//! - everything that an ingestion contains is synced in the journal first: the ledger is never ahead of what a crash leaves of the journal;
-//! - only the last ingestion of a seal moves the place where the journal may be cut;
-//! - a seal given up leaves its slots changed, as they were.
+//! - all data of an ingestion is synced in the journal first: the ledger is never ahead of the
+//!   journal that survives a crash;
+//! - only the last ingestion of a seal moves the position at which the journal may be cut;
+//! - an abandoned seal leaves its slots marked as changed.
 //!
-//! Not here: when to seal (`driver`).
+//! Not here: the schedule of seals (`background`).
 
 use quipu_model::{AuxRecord, LedgerError, Millis, SealedCell};
 
@@ -23,25 +26,25 @@ use crate::tokens::{TokenRecord, is_token_key};
 use crate::turn::LaneVisit;
 use crate::watermark::{ShardMark, Watermark};
 
-/// A seal of all changed cells under way.
+/// A seal of all changed cells in progress.
 pub struct Seal {
     batch: u32,
-    /// How many flushes there had been when it began; another one ends it.
+    /// Number of flushes at its beginning; another flush ends it.
     flushes: u64,
-    /// Where the journal will be cut.
+    /// Position at which the journal will be cut.
     mark: Position,
     next_shard: usize,
-    /// Collected and not ingested yet; the shards they are of are those since `ingested`.
+    /// Collected and not ingested yet; they belong to the shards from `ingested` on.
     cells: Vec<SealedCell>,
-    /// Tokens and pages of sketches of the same shards, and what is over of both.
+    /// Tokens and sketch pages of the same shards, with removals of both.
     aux_records: Vec<AuxRecord>,
-    /// Bytes of pages of sketches among these.
+    /// Bytes of the sketch pages among these.
     pages_bytes: usize,
-    /// Tokens that were applied up to then are over.
+    /// Tokens applied up to this time have expired.
     horizon: Millis,
-    /// How much of what was said of namespaces is collected, once all shards are.
+    /// Number of namespace changes collected, once all shards are.
     namespaces: Option<u64>,
-    /// What outlives a flush.
+    /// Auxiliary records that outlive a flush.
     survivors: Option<FlushSurvivors>,
     ingested: usize,
     has_ingested: bool,
@@ -50,30 +53,30 @@ pub struct Seal {
     newest: Position,
 }
 
-/// All tokens, and what was said of namespaces, as they were after a flush.
+/// All tokens and run-time settings of namespaces, as they were after a flush.
 struct FlushSurvivors {
-    /// Which flush it was.
+    /// Number of flushes at the time of collection.
     flushes: u64,
     aux_records: Vec<AuxRecord>,
-    /// The end of the newest record that they are in.
+    /// The end of the newest record that they include.
     newest: Position,
 }
 
-/// How far a step of a seal has come.
+/// Progress of a seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SealStep {
-    /// Go on.
+    /// Continue.
     More,
-    /// Go on when the journal has come so far.
+    /// Continue when the journal has reached these positions.
     WaitFor(Wait),
-    /// Everything is in the ledger.
+    /// All changes are in the ledger.
     Done,
 }
 
-/// Why a seal was given up; its cells are changed as before.
+/// Reason why a seal was abandoned; its cells are still marked as changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// The ledger did not take it.
+    /// The ledger did not take the batch.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// A flush came in between: there is nothing left to seal.
@@ -88,9 +91,9 @@ pub enum SealError {
 }
 
 impl Seal {
-    /// Marks where the journal will be cut: at its present end.
+    /// Begins a seal: marks the journal's present end as the position to cut at.
     pub(crate) fn begin(inner: &Inner) -> Seal {
-        // What is counted in lanes is sealed with the rest.
+        // Adds in lanes are sealed with the rest.
         inner.visit_all_lanes(LaneVisit::Join);
         let mark = inner.journal.mark_cut();
         step!("marked");
@@ -116,7 +119,7 @@ impl Seal {
         }
     }
 
-    /// Collects a shard, or ingests what was collected. After an error the seal is over.
+    /// Collects a shard, or ingests the collected ones. After an error the seal is over.
     pub(crate) fn step(&mut self, inner: &Inner) -> Result<SealStep, SealError> {
         self.try_step(inner).inspect_err(|_| self.abort(inner))
     }
@@ -167,12 +170,12 @@ impl Seal {
         self.newest = self.newest.max(shard.newest);
         drop(shard);
         self.next_shard += 1;
-        // Shards are in the ledger's order; within one, names are put in order once nobody has to wait for that.
+        // Shards are in the ledger's order; names within one are sorted after the lock is released.
         self.cells[from..].sort_unstable_by(|a, b| (a.hash, &a.name).cmp(&(b.hash, &b.name)));
         Ok(())
     }
 
-    /// Hands the ledger what was collected.
+    /// Ingests the collected changes into the ledger.
     fn ingest(&mut self, inner: &Inner) -> Result<SealStep, SealError> {
         let last = self.next_shard == inner.table.shard_count();
         if last {
@@ -186,7 +189,7 @@ impl Seal {
             && !self.has_ingested
             && self.watermark.position == lock(&inner.watermark).position
         {
-            // Nothing has happened since the last seal.
+            // Nothing has changed since the last seal.
             self.ingested = self.next_shard;
             return Ok(SealStep::Done);
         }
@@ -209,8 +212,8 @@ impl Seal {
         Ok(if last { SealStep::Done } else { SealStep::More })
     }
 
-    /// The journal is cut only when all of a seal is in the ledger, so there must be room for all of it before the first ingestion: half a seal would take
-    /// space and give none back.
+    /// Checks the quota for a whole seal before the first ingestion. The journal is cut only when
+    /// all of the seal is in the ledger: half a seal would take space and give none back.
     fn check_quota(&self, inner: &Inner) -> Result<(), LedgerError> {
         if inner.options.disk_bytes_max.is_none() || self.has_ingested {
             return Ok(());
@@ -226,7 +229,7 @@ impl Seal {
         inner.check_quota(self.mark, bytes)
     }
 
-    /// Cuts the journal, and lets go of what is gone for good.
+    /// Cuts the journal, and purges cells that are gone for good.
     pub(crate) fn finish(self, inner: &Inner) -> Result<(), JournalError> {
         debug_assert_eq!(self.ingested, inner.table.shard_count());
         inner.batch_sealed.store(self.batch, Ordering::Release);
@@ -244,7 +247,8 @@ impl Seal {
         inner.journal.cut(self.watermark.position, self.watermark.previous)
     }
 
-    /// A flush since the last seal: the ledger forgets everything first, and says so, before anything new comes in.
+    /// Clears the ledger after a flush: it forgets everything and records that, before it takes
+    /// anything new.
     fn clear(&mut self, inner: &Inner, flush: FlushMark) -> Result<SealStep, SealError> {
         let horizon = self.horizon;
         if self.survivors.as_ref().is_none_or(|survivors| survivors.flushes != flush.count) {
@@ -259,7 +263,8 @@ impl Seal {
         watermark.cleared = flush.end;
         watermark.joined = lock(&inner.joined).clone();
         for (index, mark) in watermark.shards.iter_mut().enumerate() {
-            // The record of the flush is replayed again, for what else it says. The floor is past the flush.
+            // The record of the flush is replayed again, for its other entries. The floor is past
+            // the flush.
             let (newest, floor) = (flush.start, inner.table.lock(index).floor);
             *mark = ShardMark { newest, floor, ..ShardMark::default() };
         }
@@ -268,11 +273,11 @@ impl Seal {
         *lock(&inner.watermark) = watermark.clone();
         inner.update_ledger_stats();
         self.watermark = watermark;
-        // What was collected before the flush is of no use any more.
+        // Cells collected before the flush are useless now.
         if flush.count == self.flushes && self.next_shard == 0 { Ok(SealStep::More) } else { Err(SealError::Flushed) }
     }
 
-    /// What was collected and did not reach the ledger is changed as before.
+    /// Marks collected cells that did not reach the ledger as changed again.
     pub(crate) fn abort(&self, inner: &Inner) {
         for index in self.ingested..self.next_shard {
             inner.table.with_shard(index, |shard| {
@@ -286,7 +291,7 @@ impl Seal {
 }
 
 impl FlushSurvivors {
-    /// Collects after the flush: whatever was applied before it is in, and what comes after it is replayed.
+    /// Collects after the flush: earlier mutations are included, later ones are replayed.
     fn collect(inner: &Inner, flush: FlushMark, horizon: Millis) -> FlushSurvivors {
         let (mut aux_records, mut newest) = (vec![TokenRecord::Horizon(horizon).to_aux_record()], flush.end);
         for index in 0..inner.table.shard_count() {
@@ -300,20 +305,22 @@ impl FlushSurvivors {
     }
 }
 
-/// About what a token takes at rest, rather more than less; and what a page of a sketch takes beside its bytes.
+/// Approximate bytes of a token at rest, rather more than less; also of a sketch page, besides its
+/// data.
 const AUX_RECORD_BYTES: u64 = 80;
 
-/// About what a cell takes while it is collected; so many bytes of pages count as one.
+/// Approximate bytes of a collected cell; this many bytes of pages count as one cell.
 const COLLECTED_BYTES: usize = 100;
 
-/// About what an ingestion takes beside its cells: the watermark and a table's own bookkeeping.
+/// Approximate bytes of an ingestion besides its cells: the watermark and a table's bookkeeping.
 const INGESTION_BYTES: u64 = 128 << 10;
 
-/// About what a cell takes at rest, rather more than less.
+/// Approximate bytes of a cell at rest, rather more than less.
 fn sealed_bytes(name: &[u8]) -> u64 {
     /// A hash, a value, an epoch, and its share of filter and checksums.
     const CELL_BYTES: u64 = 64;
-    /// Of the ledger; the index has a name of each, so long names cost nearly twice.
+    /// Block size of the ledger; the index has one name of each block, and long names cost nearly
+    /// twice.
     const BLOCK_BYTES: u64 = 4096;
     let (name_bytes, cell_bytes) = (name.len() as u64, CELL_BYTES + name.len() as u64);
     cell_bytes + name_bytes * cell_bytes.min(BLOCK_BYTES) / BLOCK_BYTES

@@ -1,13 +1,15 @@
-//! A data directory in the making: filled by a backup or a restore, and refused by everyone until it is whole.
+//! Stages a data directory: a backup or a restore fills it, and every open refuses it until it is
+//! whole.
 //!
-//! In: an empty or absent directory, segments, a ledger's copy of itself. Out: a data directory; or, after an error, what was there before.
+//! In: an empty or absent directory, segments, a ledger's copy of itself. Out: a data directory;
+//! or, after an error, the directory as it was before.
 //!
 //! Invariants:
-//! - from its first byte until everything in it is durable it holds `control.unfinished`, by which `open` knows it for what it is, whenever the
-//!   machine stops;
-//! - one that is not finished is removed, the mark last.
+//! - from its first byte until all of it is durable it holds `control.unfinished`. It shows `open`
+//!   the directory's state, even if the machine stops;
+//! - an unfinished directory is removed, the mark last.
 //!
-//! Not here: which state is copied (`backup`, `restore`).
+//! Not here: the choice of the copied state (`backup`, `restore`).
 
 use std::io;
 use std::ops::ControlFlow;
@@ -24,22 +26,22 @@ use crate::options::LEDGER_DIR;
 /// Bytes copied at once: few calls, little memory.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Why a data directory could not be filled; what was written has been removed.
+/// Reason why a data directory could not be filled. The written files have been removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StagingError {
-    /// Nothing was touched.
+    /// Nothing was changed.
     #[error("{} is not empty: name a directory that is empty or does not exist yet", .dir.display())]
     NotEmpty {
-        /// Which directory.
+        /// The directory.
         dir: PathBuf,
     },
-    /// Nothing was touched.
+    /// Nothing was changed.
     #[error("{} is inside {}, of which it would be a copy: name a place outside of it", .dir.display(), .of.display())]
     Inside {
-        /// Which directory.
+        /// The directory.
         dir: PathBuf,
-        /// What was to be copied.
+        /// The original directory.
         of: PathBuf,
     },
     /// A file could not be read or written.
@@ -48,34 +50,34 @@ pub enum StagingError {
     /// The ledger could not be copied.
     #[error("{}: {source}", .dir.join(LEDGER_DIR).display())]
     Ledger {
-        /// Into which data directory.
+        /// The target data directory.
         dir: PathBuf,
-        /// Why.
+        /// The ledger's error.
         source: LedgerError,
     },
-    /// Whoever listened to the progress wanted no more of it.
+    /// The progress callback ended the copy.
     #[error("copying to {} was ended before it was done", .dir.display())]
     Interrupted {
-        /// Which directory.
+        /// The directory.
         dir: PathBuf,
     },
 }
 
-/// See the module.
+/// A data directory being filled.
 pub(crate) struct StagedDirectory<'v> {
     vfs: &'v dyn Vfs,
     dir: PathBuf,
-    /// Whether there was no such directory before.
+    /// True if the directory did not exist before.
     created: bool,
     finished: bool,
 }
 
 impl<'v> StagedDirectory<'v> {
-    /// Takes a directory, if it is empty or absent and not within the one it will be a copy of.
+    /// Takes a directory, if it is empty or absent and not within the original `of`.
     pub(crate) fn begin(vfs: &'v dyn Vfs, dir: &Path, of: &Path) -> Result<StagedDirectory<'v>, StagingError> {
         let original = vfs.identity(of).map_err(|e| io_error(of, "look at", e))?;
         let absolute = std::path::absolute(dir).map_err(|e| io_error(dir, "find", e))?;
-        // By what they are and not by what they are called: a link may lead there, too, or to somewhere below.
+        // The check compares file ids, not names: a link may lead there, too, or to a place below.
         let there = absolute.ancestors().find(|above| vfs.identity(above).is_ok()).unwrap_or(&absolute);
         if absolute.ancestors().any(|above| vfs.identity(above).is_ok_and(|identity| identity == original))
             || is_below(vfs, there, original)
@@ -91,7 +93,7 @@ impl<'v> StagedDirectory<'v> {
         if created {
             vfs.create_dir(dir).map_err(|e| io_error(dir, "create", e))?;
         }
-        // From here on whatever goes wrong is undone.
+        // From here on every error is undone.
         let staged = StagedDirectory { vfs, dir: dir.to_owned(), created, finished: false };
         ControlFile::mark_unfinished(vfs, dir)?;
         Ok(staged)
@@ -101,7 +103,7 @@ impl<'v> StagedDirectory<'v> {
         &self.dir
     }
 
-    /// An error of the ledger, or of whoever ended its copying.
+    /// An error of the ledger, or of the callback that ended its copy.
     pub(crate) fn ledger_error(&self, source: LedgerError) -> StagingError {
         StagingError::Ledger { dir: self.dir.clone(), source }
     }
@@ -140,7 +142,7 @@ impl<'v> StagedDirectory<'v> {
         Ok(())
     }
 
-    /// Makes it a data directory: everything in it is durable before the control file gets its name.
+    /// Makes it a data directory: all files are durable before the control file gets its name.
     pub(crate) fn finish(mut self, control: ControlState) -> Result<(), StagingError> {
         self.vfs.sync_dir(&self.dir).map_err(|e| io_error(&self.dir, "sync", e))?;
         ControlFile::complete_unfinished(self.vfs, &self.dir, control)?;
@@ -149,10 +151,10 @@ impl<'v> StagedDirectory<'v> {
     }
 }
 
-/// Whether a directory, or one of those it really lies in, is this one.
+/// Returns true if a directory, or one of its real parents, is the original.
 fn is_below(vfs: &dyn Vfs, dir: &Path, original: u64) -> bool {
     let (mut at, mut before) = (dir.to_owned(), None);
-    // The root lies in itself.
+    // The root is its own parent.
     while let Ok(identity) = vfs.identity(&at)
         && before != Some(identity)
     {
@@ -170,9 +172,10 @@ impl Drop for StagedDirectory<'_> {
         if self.finished {
             return;
         }
-        // If the very last sync failed, the control file may have its name already: it must not outlive what it speaks of.
+        // If the very last sync failed, the control file may have its name already. It must not
+        // outlive the files that it refers to.
         let _ = self.vfs.remove(&self.dir.join(CONTROL_FILE));
-        // What cannot be removed stays, and says what it is.
+        // A file that cannot be removed stays, with the mark.
         let remove = || {
             self.vfs.clear_dir(&self.dir, CONTROL_FILE_UNFINISHED)?;
             self.vfs.sync_dir(&self.dir)?;

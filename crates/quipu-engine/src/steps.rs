@@ -1,7 +1,7 @@
-//! The halves of a commit and the work of the background, one step at a time.
+//! Exposes the halves of a commit and the background work as single steps.
 //!
-//! The driver calls these from its threads; a simulator calls them in any order it likes, between any two steps of its workers, and
-//! so runs the shipped code.
+//! The background threads call these. A simulator calls them in any order, between any two steps of
+//! its workers, and so runs the shipped code.
 
 use std::path::Path;
 
@@ -17,10 +17,11 @@ use crate::seal::{Seal, SealError, SealStep};
 use crate::sync::Ordering;
 use crate::turn::{LaneVisit, Turn};
 
-/// So many counters are expired under one lock.
+/// Counters expired under one lock.
 const EXPIRE_RUN: usize = 64;
 
-/// A journal this short is not worth a seal, however little there is left of the disk: the reserve is enough for it.
+/// A journal up to this size is not worth a seal, even on a nearly full disk: the reserve is enough
+/// for it.
 const SEAL_BYTES_MIN: u64 = 4 << 20;
 
 /// Steps of an engine.
@@ -33,52 +34,53 @@ impl<'e> Steps<'e> {
         Steps { inner }
     }
 
-    /// First half of a commit: hands all that is filled to the operating system.
+    /// First half of a commit: hands all filled records to the operating system.
     pub fn write_filled(&self) {
         self.inner.journal.write_filled();
     }
 
-    /// Second half of a commit: makes what was handed over durable.
+    /// Second half of a commit: makes the written records durable.
     pub fn sync(&self) {
         self.inner.journal.sync();
     }
 
-    /// Whether replies that wait for this may leave.
+    /// Returns true if replies that wait for this position may leave.
     pub fn has_reached(&self, wait: Wait) -> bool {
         self.inner.journal.failure().is_none() && self.inner.journal.has_reached(wait)
     }
 
-    /// Joins the lanes of all counters that are added to without a value coming back; closes those that nobody has added to since this was last called.
+    /// Joins the lanes of all counters. Closes lanes without an add since the last call.
     pub fn join_lanes(&self) {
         self.inner.visit_all_lanes(LaneVisit::CloseIdle);
     }
 
-    /// Prepares segments if room is running out, and keeps the reserve.
+    /// Prepares segments if few are left, and keeps the disk reserve.
     pub fn prepare_segments(&self) -> Result<(), JournalError> {
         self.inner.journal.prepare_segments()
     }
 
-    /// Looks whether the journal keeps up; where namespaces say so, they are sampled if it does not.
+    /// Measures whether the journal keeps up. If not, samples the namespaces configured for it.
     pub fn adjust_overload_rate(&self) {
         self.inner.adjust_overload_rate();
     }
 
-    /// Lets the control file know how far the journal is synced.
+    /// Writes the synced position to the control file.
     pub fn record_synced(&self) -> Result<(), JournalError> {
         self.inner.journal.record_synced(false)
     }
 
-    /// How many shards the table has: some steps go shard by shard.
+    /// Number of shards of the table; some steps take a shard.
     pub fn shard_count(&self) -> usize {
         self.inner.table.shard_count()
     }
 
-    /// Where the next record will stand.
+    /// Position of the next record.
     pub fn reserved(&self) -> Position {
         self.inner.journal.reserved()
     }
 
-    /// Removes counters of a shard whose time has come, a bounded number of them; returns how many. Without room none is.
+    /// Removes overdue counters of a shard, a bounded number per call; returns how many. Without
+    /// journal room it removes none.
     pub fn expire(&self, shard: usize) -> usize {
         let now = self.inner.now();
         let overdue: Vec<_> = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).collect();
@@ -96,8 +98,10 @@ impl<'e> Steps<'e> {
         overdue.len() - left
     }
 
-    /// Whether the journal has grown enough to be sealed and cut: by itself, or beside what is left of the disk. The cells of a seal take less than the
-    /// records they come from, so as long as there is as much space as journal, they fit. Not while a backup holds the journal: there would be no cut.
+    /// Returns true if the journal is long enough to be sealed and cut, or longer than the free
+    /// disk space. The cells of a seal take less space than their records, so with as much free
+    /// space as journal they fit. Not during a backup, which holds the journal: there would be no
+    /// cut.
     pub fn needs_seal(&self) -> bool {
         let journal = &self.inner.journal;
         let bytes = journal.size().0;
@@ -105,12 +109,12 @@ impl<'e> Steps<'e> {
         (is_long || (bytes > SEAL_BYTES_MIN && journal.free_bytes() < bytes)) && !journal.is_cut_held()
     }
 
-    /// Begins to seal what has changed.
+    /// Begins to seal the changed cells.
     pub fn begin_seal(&self) -> Seal {
         Seal::begin(self.inner)
     }
 
-    /// Seals a little more. After an error the seal is over.
+    /// Seals one more piece. After an error the seal is over.
     pub fn step_seal(&self, seal: &mut Seal) -> Result<SealStep, SealError> {
         seal.step(self.inner)
     }
@@ -120,7 +124,7 @@ impl<'e> Steps<'e> {
         seal.finish(self.inner)
     }
 
-    /// Seals everything, in one go.
+    /// Seals all changed cells in one call.
     pub fn seal_all(&self) -> Result<(), SealError> {
         self.inner.seal_all()
     }
@@ -130,33 +134,34 @@ impl<'e> Steps<'e> {
         Backup::begin(self.inner, dir)
     }
 
-    /// Asks for a load and leaves it to a later step.
+    /// Queues a load for a later step.
     pub fn enqueue_load(&self, load: Load) -> LoadFuture {
         self.inner.loads.enqueue(load, self.inner.clock.elapsed())
     }
 
-    /// Loads what commands are waiting for; returns how many were served, and how many wait for memory.
+    /// Runs the queued loads; returns the number served, and the number that wait for memory.
     pub fn run_loads(&self) -> (usize, usize) {
         self.inner.loads.run_loads(self.inner)
     }
 
-    /// Walks over all names for those who asked; returns how many did.
+    /// Runs the queued walks over all names; returns their number.
     pub fn run_walks(&self) -> usize {
         self.inner.loads.run_walks(self.inner)
     }
 
-    /// Brings back counters of a shard that have expired at rest, for `expire` to remove; whether there were any.
+    /// Loads a shard's counters that have expired in the ledger, for `expire` to remove; returns
+    /// whether there were any.
     pub fn sweep(&self, shard: usize) -> Result<bool, LedgerError> {
         sweep(self.inner, shard)
     }
 
-    /// Lets counters of a shard leave memory that the ledger knows and nobody has looked at since last time.
+    /// Evicts counters of a shard that are sealed and were not used since the last call.
     pub fn evict(&self, shard: usize) -> usize {
         let inner = self.inner;
         let evicted = inner.table.with_shard(shard, |shard| {
             let evicted = shard.evict(inner.batch_sealed());
             if shard.unloaded {
-                // Under the lock: a flush, which holds all of them, says the opposite.
+                // Under the lock: a flush, which holds all shards, clears it.
                 inner.unloaded.store(true, Ordering::Release);
             }
             evicted
@@ -168,7 +173,7 @@ impl<'e> Steps<'e> {
         evicted
     }
 
-    /// Forgets names of a shard that are known not to exist.
+    /// Removes slots of names that are known to be absent.
     pub fn purge(&self, shard: usize) {
         let inner = self.inner;
         inner.table.with_shard(shard, |shard| {
@@ -178,7 +183,7 @@ impl<'e> Steps<'e> {
         });
     }
 
-    /// One bounded piece of compaction; whether there is more to do.
+    /// Runs one bounded piece of compaction; returns whether there is more to do.
     pub fn compact(&self) -> Result<bool, LedgerError> {
         let inner = self.inner;
         let began = inner.clock.elapsed();
@@ -196,7 +201,7 @@ impl<'e> Steps<'e> {
         compacted
     }
 
-    /// About how many bytes the resident counters take.
+    /// Approximate bytes of the resident counters.
     pub fn resident_bytes(&self) -> u64 {
         self.inner.table.bytes()
     }

@@ -1,6 +1,7 @@
-//! Locks, atomics and threads, from the standard library or, for the tests that try every meeting of threads, from shuttle.
+//! Provides locks, atomics and threads: from the standard library, or from shuttle for its tests.
 //!
-//! Everything in this crate that threads share goes through here, so the scheduler's tests run the shipped types.
+//! All shared state of this crate goes through these types, so shuttle's schedule tests run the
+//! shipped code.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{
@@ -14,13 +15,14 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
 
-/// Locks. A poisoned lock means that a thread panicked half-way through a step: what it guards may be half-applied, so
-/// nobody may go on from it; the journal is the truth, and the next start replays it.
+/// Locks. A poisoned lock means that a thread panicked half-way through a step. The guarded state
+/// may be half-applied, so no thread may continue from it. The journal is the truth, and the next
+/// start replays it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("a thread panicked while it held this lock; its state must not be used")
 }
 
-/// Locks if nobody else holds it.
+/// Locks if no other thread holds the lock.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -31,9 +33,10 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Barriers of which the costs are shared out unevenly: a thread that does something often keeps its own order by [`light_barrier`], which is no
-/// instruction at all, and one that does the opposite rarely has every thread of the process pass a full barrier, by [`heavy_barrier`]. Of two
-/// threads that each write, pass theirs and then read what the other writes, at least one sees the other's write.
+/// A pair of barriers with uneven costs. The frequent side orders its own accesses by
+/// [`light_barrier`], which is no instruction at all. The rare side makes every thread of the
+/// process pass a full barrier, by [`heavy_barrier`]. If two threads each write, pass their barrier
+/// and then read the other's variable, at least one sees the other's write.
 #[inline]
 pub(crate) fn light_barrier() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
@@ -45,7 +48,7 @@ mod heavy {
 
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    /// Whether there is a heavy barrier here; a light one is worth nothing without it.
+    /// Returns true if there is a heavy barrier here; a light one is worth nothing without it.
     pub(crate) fn has_heavy_barrier() -> bool {
         static REGISTERED: OnceLock<bool> = OnceLock::new();
         // Kernels before 4.14 do not have it, and a sandbox may not allow it.
@@ -55,7 +58,7 @@ mod heavy {
         })
     }
 
-    /// Every thread of the process has passed a full barrier between the call and the return.
+    /// Makes every thread of the process pass a full barrier between the call and the return.
     pub(crate) fn heavy_barrier() {
         membarrier(MembarrierCommand::PrivateExpedited).expect("the process is registered, so the kernel does it");
     }

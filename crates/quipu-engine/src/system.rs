@@ -1,4 +1,4 @@
-//! The machine behind the ports: its clocks, its random bytes, its disk, its ledger.
+//! Implements the ports on a real machine: clocks, random numbers, file system, ledger.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -29,14 +29,15 @@ impl Default for SystemClock {
     }
 }
 
-/// The monotonic clock that goes on while the machine is suspended: a lease runs out meanwhile, and the wall clock has not jumped.
+/// The monotonic clock that runs on while the machine is suspended: a lease runs out meanwhile, and
+/// the wall clock has not jumped.
 #[cfg(target_os = "linux")]
 fn since_boot() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
-/// Without such a clock: the one that stands still meanwhile, from its first use on.
+/// Without such a clock: the one that stops during a suspension, from its first use on.
 #[cfg(not(target_os = "linux"))]
 #[allow(clippy::disallowed_methods, reason = "this is the Clock port")]
 fn since_boot() -> Duration {
@@ -85,7 +86,8 @@ impl Vfs for SystemDisk {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(dir)? {
-            // A name that is not UTF-8 is none of ours, but a directory with such a file is not empty.
+            // A name that is not UTF-8 is none of ours, but a directory with such a file is not
+            // empty.
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         Ok(names)
@@ -115,7 +117,7 @@ impl Vfs for SystemDisk {
             if entry.file_name() == keep {
                 continue;
             }
-            // A link is removed, not what it points to.
+            // A link is removed, but not its target.
             if entry.file_type()?.is_dir() {
                 std::fs::remove_dir_all(entry.path())?;
             } else {
@@ -168,16 +170,17 @@ impl Vfs for SystemDisk {
     }
 }
 
-/// Whether a process has a data directory locked. Takes each lock for an instant, shared with others that only look.
+/// Returns true if a process has a data directory locked. Takes each lock briefly, shared with
+/// other readers.
 pub fn is_in_use(dir: &Path) -> bool {
     [dir.to_owned(), dir.join(CONTROL_FILE), dir.join(LOCK_FILE)].iter().any(|path| {
-        // Closing the file gives its lock back.
+        // Closing the file releases its lock.
         File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     })
 }
 
-/// What flock answers where a file system, or the kernel for this kind of file, has no locks: on Linux these, of NFS, FUSE and
-/// others.
+/// Errors of `flock` where a file system, or the kernel for this kind of file, has no locks. On
+/// Linux NFS, FUSE and others return these.
 fn is_lock_unsupported(error: &io::Error) -> bool {
     const ERRORS: [rustix::io::Errno; 7] = {
         use rustix::io::Errno;
@@ -188,7 +191,7 @@ fn is_lock_unsupported(error: &io::Error) -> bool {
 
 /// Files that are locked until this is dropped.
 struct SystemLock {
-    /// Read by whoever finds the directory locked.
+    /// Holds the owner's pid, for a process that finds the directory locked.
     pid_file: File,
     locked: Vec<File>,
     /// Open, and not locked.
@@ -224,7 +227,8 @@ impl DirLock for SystemLock {
     }
 }
 
-/// A command that looks at a directory holds its lock for an instant; a start waits that long before it is refused.
+/// A command that inspects a directory holds its lock briefly; a start waits that long before it is
+/// refused.
 const LOCK_ATTEMPTS: u32 = 5;
 const LOCK_RETRY_AFTER: Duration = Duration::from_millis(10);
 
@@ -259,7 +263,7 @@ impl VfsFile for SystemFile {
 pub struct SystemLedger(quipu_ledger::Ledger);
 
 impl SystemLedger {
-    /// Opens it, making it if there is none.
+    /// Opens the ledger, creating it if there is none.
     pub fn open(dir: &Path, cache_bytes: u64) -> Result<SystemLedger, LedgerError> {
         quipu_ledger::Ledger::open(dir, quipu_ledger::LedgerOptions { cache_bytes })
             .map(SystemLedger)
@@ -268,17 +272,17 @@ impl SystemLedger {
 }
 
 impl SystemLedger {
-    /// Looks at the ledger of a data directory that nobody uses, and changes nothing: what would change it is refused.
+    /// Opens the ledger of an unused data directory read-only: every write is refused.
     pub fn open_read_only(data: &Path) -> Result<Arc<dyn Ledger>, LedgerError> {
         let ledger = quipu_ledger::ReadOnlyLedger::open(&data.join(LEDGER_DIR)).map_err(convert_error)?;
         Ok(Arc::new(ReadOnlySystemLedger(ledger)))
     }
 
-    /// Compares every byte at rest in a data directory with its checksum; `progress` gets the bytes done and to do. Returns how many there were; a
-    /// directory without a ledger has none.
+    /// Compares every byte at rest in a data directory with its checksum. `progress` gets the bytes
+    /// done and in all. Returns the number of bytes; a directory without a ledger has none.
     pub fn verify(data: &Path, progress: impl FnMut(u64, u64)) -> Result<u64, LedgerError> {
         let dir = data.join(LEDGER_DIR);
-        // What is not a ledger yet is for whoever looks at it to judge; there is nothing to compare.
+        // An unfinished ledger is judged by its reader; there is nothing to compare.
         if quipu_ledger::ReadOnlyLedger::open(&dir).map_err(convert_error)?.stats().tables == 0 {
             return Ok(0);
         }
@@ -406,7 +410,7 @@ fn convert_stats(stats: quipu_ledger::LedgerStats) -> LedgerStats {
     LedgerStats { disk_bytes, memory_bytes: memory_bytes + cache_bytes, tables, runs }
 }
 
-/// What the engine would do about an error decides what it is.
+/// Classifies an error by the engine's response to it.
 fn convert_error(error: quipu_ledger::LedgerError) -> LedgerError {
     let text = match std::error::Error::source(&error) {
         Some(source) => format!("{error}: {source}"),

@@ -1,17 +1,23 @@
-//! The engine's time: it never goes back, and no jump of the wall clock stops it.
+//! Keeps the engine's time: it never goes back, and no jump of the wall clock stops it.
 //!
-//! In: the wall clock, the monotonic clock, and at a start the newest time in the journal. Out: the time of each turn.
+//! In: the wall clock, the monotonic clock, and at a start the newest time in the journal. Out: the
+//! time of each turn.
 //!
-//! Two lines lead to it. The *trusted line* is the wall clock as it was last believed, carried on by the monotonic clock. The
-//! *engine's time* follows the wall clock while that is within [`STEP_MAX`] of the trusted line, and the trusted line otherwise.
-//! A wall clock that has kept to one line for [`STEP_STAYS`] is believed, wherever that line is.
+//! The time follows one of two lines:
+//! - The *trusted line* is the wall clock as it was last believed, carried on by the monotonic
+//!   clock.
+//! - The *engine's time* follows the wall clock while that is within [`STEP_MAX`] of the trusted
+//!   line, and the trusted line otherwise.
+//!
+//! A wall clock that has kept to one line for [`STEP_STAYS`] is believed, at any distance from the
+//! trusted line.
 //!
 //! Invariants:
 //! - the engine's time never goes back, restarts included;
-//! - it is never more than [`STEP_MAX`] ahead of the trusted line without having been there for good reason: a wall clock that
-//!   was believed, or the journal;
-//! - where it would have to go back it runs on: at the speed of the monotonic clock, or a sixteenth slower if it is ahead by
-//!   less than [`STEP_MAX`], so that small steps of the wall clock do not add up.
+//! - it is more than [`STEP_MAX`] ahead of the trusted line only for good reason: a believed wall
+//!   clock, or the journal;
+//! - instead of going back it runs on: at the speed of the monotonic clock, or a sixteenth slower
+//!   if it is ahead by less than [`STEP_MAX`]. So small steps of the wall clock do not add up.
 //!
 //! Decision: docs/decisions/0002-time-by-two-clocks.md.
 
@@ -21,31 +27,35 @@ use quipu_model::{Clock, Millis};
 
 use crate::sync::{AtomicU64, Mutex, Ordering, lock, try_lock};
 
-/// A wall clock this far from the trusted line is believed at once. As much as a token may be ahead of the engine's time, so
-/// that such a step alone refuses no client.
+/// A wall clock within this distance of the trusted line is believed at once. It equals the time
+/// that a token may be ahead of the engine's time, so that such a step alone refuses no client.
 pub const STEP_MAX: Duration = quipu_model::TOKEN_AHEAD_MAX;
 
-/// A wall clock that is further away is believed once it has kept to its line for this long: longer than a time daemon takes
-/// to notice and correct its own mistake (chrony and ntpd ask their servers every 64 s to 17 min, a new one every few seconds),
-/// shorter than the time in which an operator expects a corrected clock to count.
+/// A more distant wall clock is believed once it has kept to its line for this long. That is longer
+/// than a time daemon takes to notice and correct its own mistake. Chrony and ntpd ask their
+/// servers every 64 s to 17 min, a new one every few seconds. It is shorter than the time in which
+/// an operator expects a corrected clock to count.
 pub const STEP_STAYS: Duration = Duration::from_secs(10 * 60);
 
-/// After a step back of this much time stands still until the wall clock has caught up: threads read the wall clock one after
-/// another, and a time daemon's smaller steps are no reason to leave it.
+/// After a step back by at most this, time stands still until the wall clock has caught up. Threads
+/// read the wall clock one after another, and a time daemon's smaller steps are no reason to leave
+/// it.
 const STILL_MAX: Duration = Duration::from_secs(1);
 
-/// Time that is ahead by less than [`STEP_MAX`] loses one part in so many.
+/// Time that is ahead by less than [`STEP_MAX`] loses one part in this many.
 const SLEW_PARTS: u32 = 16;
 
-/// A base of time that runs on is renewed this often, not at each call: a sixteenth of a microsecond would be rounded away.
+/// The base of a running time is renewed this often, not at each call: a sixteenth of a microsecond
+/// would be rounded away.
 const REBASE_AFTER: Duration = Duration::from_millis(10);
 
-/// A time of day at a moment of the monotonic clock, and from there on at its speed.
+/// A line of time: a time of day at one reading of the monotonic clock, and its speed from there
+/// on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ClockLine {
-    /// Of the monotonic clock.
+    /// Reading of the monotonic clock.
     at: Duration,
-    /// Since the Unix epoch.
+    /// Time since the Unix epoch.
     time: Duration,
 }
 
@@ -63,39 +73,40 @@ impl ClockLine {
     }
 }
 
-/// Both lines and the engine's time, as a function of what the clocks showed so far.
+/// Both lines and the engine's time, as a function of all clock readings so far.
 #[derive(Debug, Clone)]
 pub struct Timeline {
     trusted: ClockLine,
-    /// The line on which the wall clock was found, and since when.
+    /// The line on which the wall clock was found, and its beginning.
     candidate: ClockLine,
     /// The engine's time, since it last followed a clock.
     running: ClockLine,
     newest: Duration,
 }
 
-/// What an observation of the clocks found.
+/// Result of an observation of the clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockObservation {
     /// The engine's time.
     pub time: Millis,
-    /// Until the next observation the wall clock is the engine's time while it shows no more than this.
+    /// Until the next observation, a wall clock up to this is the engine's time.
     pub believed_until: Millis,
-    /// How far the wall clock is ahead of the engine's time, in milliseconds; less than 0: behind.
+    /// Offset of the wall clock from the engine's time, in milliseconds; less than 0: behind.
     pub ahead_millis: i64,
-    /// By how much the trusted line has moved, in milliseconds, if a wall clock that was not believed is so from now on.
+    /// Step of the trusted line, in milliseconds, if a disbelieved wall clock is believed from now
+    /// on.
     pub moved_millis: Option<i64>,
 }
 
 impl Timeline {
-    /// At a start, from the newest time in the journal on. The wall clock is believed if it is later: nobody knows how long the
-    /// server was down.
+    /// Begins at a start, from the newest time in the journal. A later wall clock is believed: the
+    /// length of the server's downtime is unknown.
     pub fn begin(floor: Millis, wall: Millis, elapsed: Duration) -> Timeline {
         let running = ClockLine::new(elapsed, floor.max(wall));
         Timeline { trusted: running, candidate: ClockLine::new(elapsed, wall), running, newest: running.time }
     }
 
-    /// Takes what the clocks show. `issued` is the newest time that was given out since the last observation.
+    /// Processes a clock reading. `issued` is the newest time given out since the last observation.
     pub fn observe(&mut self, wall: Millis, elapsed: Duration, issued: Millis) -> ClockObservation {
         let wall = Duration::from_millis(wall.0);
         if Duration::from_millis(issued.0) > self.newest {
@@ -171,10 +182,11 @@ impl EngineTime {
         time
     }
 
-    /// The engine's time. Asks the monotonic clock only if the wall clock is not believed as it is.
+    /// The engine's time. Reads the monotonic clock only if the wall clock is not believed as it
+    /// is.
     pub(crate) fn now(&self, clock: &dyn Clock) -> Millis {
         let (wall, newest) = (clock.wall().0, self.newest.load(Ordering::Acquire));
-        // Many ask within a millisecond, and only the first of them has anything to tell the others.
+        // Many calls come within a millisecond, and only the first of them has news for the others.
         if wall <= newest && newest - wall <= STILL_MAX.as_millis() as u64 {
             return Millis(newest);
         }
@@ -183,12 +195,12 @@ impl EngineTime {
         }
         match try_lock(&self.timeline) {
             Some(mut timeline) => self.observe_with(&mut timeline, clock).time,
-            // Another thread is just moving time on.
+            // Another thread is moving the time on.
             None => Millis(self.newest.load(Ordering::Acquire)),
         }
     }
 
-    /// Compares the clocks. Called now and then, whether anybody asks for the time or not.
+    /// Compares the clocks. Called at intervals, independently of calls to `now`.
     pub(crate) fn observe(&self, clock: &dyn Clock) -> ClockObservation {
         self.observe_with(&mut lock(&self.timeline), clock)
     }
@@ -201,7 +213,8 @@ impl EngineTime {
         ClockObservation { time: Millis(newest), ..observation }
     }
 
-    /// Begins anew at the wall clock, even if that is a step back: only while nothing else uses the engine.
+    /// Begins anew at the wall clock, even if that is a step back: only while the engine is not in
+    /// use.
     pub(crate) fn lower(&self, clock: &dyn Clock) -> Millis {
         let mut timeline = lock(&self.timeline);
         let wall = clock.wall();
@@ -219,10 +232,10 @@ mod tests {
 
     const BEGIN: u64 = 1_780_000_000_000;
     const DAY: i64 = 24 * 60 * 60 * 1000;
-    /// The driver looks this often.
+    /// Interval of the background thread.
     const TICK: u64 = 100;
 
-    /// Two clocks and a timeline that looks at them.
+    /// Two clocks and a timeline that observes them.
     struct TestClocks {
         timeline: Timeline,
         elapsed: Duration,
@@ -249,7 +262,7 @@ mod tests {
             self.observe()
         }
 
-        /// So long, looking as often as the driver does.
+        /// Passes this time, with an observation at each interval of the background thread.
         fn pass_ticks(&mut self, millis: u64) -> ClockObservation {
             for _ in 0..millis / TICK {
                 self.pass(TICK);
@@ -331,7 +344,8 @@ mod tests {
         let mut earlier = Timeline::begin(floor, Millis(1_000), elapsed);
         let observed = earlier.observe(Millis(61_000), elapsed + Duration::from_secs(60), floor);
         assert_eq!(observed.time, Millis(BEGIN + 60_000));
-        // A clock that is set after the start, as on a machine that has none of its own, is believed if it is near.
+        // A clock that is set after the start, as on a machine that has none of its own, is
+        // believed if it is near.
         let observed = earlier.observe(Millis(BEGIN + 70_000), elapsed + Duration::from_secs(61), floor);
         assert_eq!(observed.time, Millis(BEGIN + 70_000));
     }
@@ -368,7 +382,7 @@ mod tests {
         ) {
             let mut clocks = TestClocks::new();
             for (offset, seconds) in steps {
-                // Wrong for less than it takes to be believed, then right again.
+                // Wrong for less time than it takes to be believed, then right again.
                 clocks.wall_offset = offset;
                 clocks.pass_ticks(1_000 * seconds);
                 clocks.wall_offset = 0;

@@ -1,9 +1,10 @@
-//! A worker's turn, as steps: apply, fill, then commit and reply.
+//! Runs one worker's turn in steps: apply, fill, then commit and reply.
 //!
-//! In: commands, one after another. Out: replies, and what must be durable before they may leave.
+//! In: commands, one after another. Out: replies, and the journal position that they wait for.
 //!
-//! Commands on the same shard in a row are a **run**: one lock, one record. The record takes its place in the journal before the lock is
-//! let go, so the journal's order is the order of applying; its bytes are filled after. A turn holds a lock between commands, so it
+//! Consecutive commands on the same shard are a **run**: one lock, one record. The turn reserves
+//! the record's range in the journal before it releases the lock. So the journal's order is the
+//! order of applying; the turn writes the bytes later. A turn holds a lock between commands, so it
 //! lives within one step of a worker and never across a wait.
 //!
 //! Not here: committing (`journal`), arithmetic (`apply`).
@@ -36,53 +37,54 @@ use crate::sharing::own::own_bytes_max;
 use crate::sharing::{RowCheck, SharedCounter, StoreNeed, store_need, target_names};
 use crate::sketches::{concerns_bodies, own_body_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max};
 
-/// A run ends after so many commands, so that a long pipeline on one counter does not keep others from its shard.
+/// Most commands of a run, so that a long pipeline on one counter does not lock out other workers.
 const RUN_COMMANDS_MAX: usize = 64;
 
-/// Room is promised in pieces of this size, so that most commands of a turn ask nobody.
+/// Journal room is reserved in pieces of this size, so most commands of a turn need no reservation.
 const ROOM_PIECE_BYTES: usize = 4 << 10;
 
-/// Strings of sketches that one transaction may reply, in bytes: each has twelve kilobytes, and all are in memory until the reply is written.
+/// Most bytes of sketch strings in one transaction's replies. A string has twelve kilobytes, and
+/// all are in memory until the reply is written.
 const STRINGS_BYTES_MAX: usize = 1 << 20;
 
-/// So many counters are foreseen at once: about what a full read of short commands brings.
+/// Most counters of one prefetch: about the number of short commands in one full read.
 const LOAD_NAMES_MAX: usize = 2_048;
 
 /// The steps of one turn of one worker.
 pub struct Turn<'e> {
     pub(crate) engine: &'e Inner,
     pub(crate) now: Millis,
-    /// What is in force in which namespace, as far as this turn has seen.
+    /// The policies in force when this turn last looked.
     pub(crate) policies: PolicyRef<'e>,
     pub(crate) locks: Option<ShardLocks<'e>>,
     /// Commands in the present run.
     run_commands: usize,
-    /// What the present run's replies must wait for.
+    /// Strictest durability among the present run's replies.
     pub(crate) run_durability: Durability,
     pub(crate) builder: RecordBuilder,
-    /// Records that have a place but are not filled: where, and which bytes of the draft.
+    /// Reserved ranges in the journal without their bytes yet, and the ranges in the draft.
     unfilled: Vec<UnfilledRecord>,
-    /// Room promised and not used yet.
+    /// Journal room reserved and not used yet.
     room: usize,
-    /// Most bytes the present run may still need for what it has applied.
+    /// Most bytes that the present run's record may need.
     run_room_max: usize,
-    /// A record took more room than this turn had.
+    /// A record took more room than this turn had reserved.
     overcommitted: bool,
     wait: Wait,
-    /// The present run has deleted everything.
+    /// The present run contains a flush.
     flushed: bool,
-    /// The clock that only runs forward, for what a shared store knows.
+    /// Monotonic time; ages of the shared store's rows are measured by it.
     pub(crate) elapsed: Duration,
-    /// Rows that were asked for since then are fresh, whatever freshness is asked for.
+    /// Rows requested since then count as fresh under any freshness setting.
     pub(crate) rows_since: Option<Duration>,
 }
 
-/// Why several commands were not run; nothing was applied.
+/// Reason why several commands were not run; nothing was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotRun {
-    /// They cannot be.
+    /// They are refused.
     Refused(Refusal),
-    /// They can once these counters are loaded.
+    /// They can run once these counters are loaded.
     Load(Load),
 }
 
@@ -92,7 +94,7 @@ impl From<Refusal> for NotRun {
     }
 }
 
-/// What WATCH remembers of a counter: the version of its shard, and when it would expire.
+/// The state of a counter that WATCH compares: its shard's version, and its expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchedVersion {
     shard: usize,
@@ -101,7 +103,7 @@ pub struct WatchedVersion {
 }
 
 impl WatchedVersion {
-    /// A counter that has expired since has changed, whether anyone has noticed or not.
+    /// A counter that has expired since counts as changed, even if the expiry was not noticed yet.
     fn has_changed(&self, locks: &mut ShardLocks<'_>, now: Millis) -> bool {
         locks.shard(self.shard).version != self.version || self.expires_at.is_some_and(|at| at <= now)
     }
@@ -132,8 +134,8 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// Admits and applies one command. `Err`: it needs counters that are at rest; nothing was applied, and it can run again once they are
-    /// loaded.
+    /// Admits and applies one command. `Err`: it needs counters that are not resident; nothing was
+    /// applied, and it can run again once they are loaded.
     pub fn run(&mut self, command: &Command<'_>) -> Result<Reply, Load> {
         if let Some(shared) = &self.engine.shared
             && let Some(refusal) = shared.refusal()
@@ -160,8 +162,9 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// Applies several commands as one: nobody sees a part of them, and after a crash all are there or none is. Refusals are per
-    /// command, as in Redis. `None` if something watched has changed; `Err` if there is no room for all of them, or some are at rest.
+    /// Applies several commands atomically: no reader sees a part of them, and a crash keeps all or
+    /// none. Refusals are per command, as in Redis. `None` if a watched counter has changed; `Err`
+    /// if there is no room for all commands, or counters are not resident.
     pub fn run_transaction(
         &mut self,
         commands: &[Command<'_>],
@@ -177,7 +180,8 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// `None` if other policies came in force meanwhile, or bodies of sketches were found to need more room: then nothing was applied.
+    /// `None` if the policies changed meanwhile, or sketch bodies need more room: then nothing was
+    /// applied.
     fn try_transaction(
         &mut self,
         commands: &[Command<'_>],
@@ -198,7 +202,7 @@ impl<'e> Turn<'e> {
         if bytes > RECORD_BYTES_MAX {
             return Err(too_long(bytes).into());
         }
-        // A flush is journaled whatever its namespaces ask for.
+        // A flush is journaled in memory namespaces, too.
         let has_room = self.admit(bytes, writing, joint_durability > Durability::Memory || flushing)?;
         let mut locks = ShardLocks::lock_sorted(&self.engine.table, shards);
         if !self.policies_unchanged()
@@ -208,7 +212,7 @@ impl<'e> Turn<'e> {
             return Ok(None);
         }
         if writing {
-            // Under the locks: what was admitted before the close must not come after its mark.
+            // Under the locks: a write admitted before the close must not follow its mark.
             self.engine.check_open()?;
         }
         let changed = self.has_changed(&mut locks, watches);
@@ -234,7 +238,8 @@ impl<'e> Turn<'e> {
         Ok(Some(replies))
     }
 
-    /// Whether what is known of the counters of these commands is enough, on a shared store; their shards are held.
+    /// On a shared store, checks that the rows of these commands' counters are fresh enough. The
+    /// caller holds their shards.
     fn check_rows(&self, locks: &mut ShardLocks<'_>, commands: &[Command<'_>]) -> Result<(), NotRun> {
         let Some(shared) = &self.engine.shared else { return Ok(()) };
         let mut rows = Vec::new();
@@ -254,7 +259,8 @@ impl<'e> Turn<'e> {
         if rows.is_empty() { Ok(()) } else { Err(NotRun::Load(Load::Rows(rows))) }
     }
 
-    /// Whether something watched has changed. Lanes of its shards are closed, so that nothing is counted in them from here on.
+    /// Returns true if a watched counter has changed. Closes the lanes of its shard, so no later
+    /// add goes to them.
     fn has_changed(&self, locks: &mut ShardLocks<'_>, watches: &[WatchedVersion]) -> bool {
         let mut changed = false;
         for watch in watches {
@@ -269,16 +275,16 @@ impl<'e> Turn<'e> {
         changed
     }
 
-    /// Remembers the state of a counter, for [`Turn::run_transaction`] to compare.
+    /// Returns the state of a counter, for [`Turn::run_transaction`] to compare.
     pub fn watch(&mut self, name: Name<'_>) -> Result<WatchedVersion, Load> {
-        // On a shared store it is refused when it comes to be compared.
+        // On a shared store the transaction refuses the watch.
         self.end_run();
         let table = &self.engine.table;
         let hash = table.hash(name.bytes());
         let index = table.shard_of(hash);
         let mut shard = table.lock(index);
         if shard.lanes.has_live() {
-            // What was counted in lanes so far is no change.
+            // Adds in lanes so far are no change.
             drop(shard);
             self.cell(name)?;
             self.end_run();
@@ -292,7 +298,8 @@ impl<'e> Turn<'e> {
         Ok(WatchedVersion { shard: index, version: shard.version, expires_at })
     }
 
-    /// Works on a counter that is shared. Refused if it is at rest, or there is no room to write down what changes.
+    /// Works on a shared counter. Refused if it is not resident, or there is no room for its
+    /// record.
     pub(crate) fn with_shared_counter<T>(
         &mut self,
         name: Name<'_>,
@@ -301,7 +308,8 @@ impl<'e> Turn<'e> {
         self.with_shared_counter_body(name, 0, work)
     }
 
-    /// The same, where what this node says of a sketch may come to be another body of so many bytes at most, or all of its own is written down.
+    /// The same for a sketch. The own body may be replaced by one of at most `body_bytes`, or be
+    /// written in full.
     pub(crate) fn with_shared_counter_body<T>(
         &mut self,
         name: Name<'_>,
@@ -318,13 +326,13 @@ impl<'e> Turn<'e> {
             if self.lock_shard(shard) {
                 let own =
                     self.locks.as_mut().expect("the run is open").shard(shard).own_bodies().bodies_of(name.bytes());
-                // What is heard of may be taken in, beside all that is there.
+                // Carried or received state may be merged into each existing body.
                 let own = own.map(|(_, own)| own.bytes_after_a_carry() + own_body_bytes_max(name));
                 let needed = merged_bytes + own.sum::<usize>();
                 if needed <= body_bytes {
                     break (shard, durability);
                 }
-                // Asked for with nothing held: there may be none before the disk was asked.
+                // Reserved without a lock held: there may be no room until the disk is extended.
                 body_bytes = needed;
                 self.end_run();
             }
@@ -337,12 +345,13 @@ impl<'e> Turn<'e> {
         Ok(self.with_run(None, true, |run| run.with_shared_counter(name, work)))
     }
 
-    /// Writes down something that is no counter's.
+    /// Journals an entry that belongs to no counter.
     pub(crate) fn journal_entry(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
         self.journal_entry_locked(entry, || ()).map(|_| ())
     }
 
-    /// The same, with something locked before it has its place; that, and where its record ends.
+    /// The same; takes a lock before the record's range is reserved. Returns the record's end and
+    /// the lock.
     pub(crate) fn journal_entry_locked<L>(
         &mut self,
         entry: &Entry<'_>,
@@ -365,7 +374,7 @@ impl<'e> Turn<'e> {
         Ok((position.plus(bytes as u64), locked))
     }
 
-    /// What a transaction on shared counters may not have in it.
+    /// Refuses transactions on shared counters that need a single owner.
     fn check_shared(&self, commands: &[Command<'_>], watches: &[WatchedVersion]) -> Result<(), Refusal> {
         let Some(shared) = &self.engine.shared else { return Ok(()) };
         if let Some(refusal) = shared.refusal() {
@@ -390,7 +399,8 @@ impl<'e> Turn<'e> {
         if self.engine.shared.is_some() { own_bytes_max(self.policies.shards_max()) } else { 0 }
     }
 
-    /// Ends the present run, if there is one: its record takes its place in the journal, then its locks are let go.
+    /// Ends the present run, if there is one: reserves its record's range in the journal, then
+    /// releases its locks.
     #[inline]
     pub fn end_run(&mut self) {
         if let Some(locks) = self.locks.take() {
@@ -412,13 +422,13 @@ impl<'e> Turn<'e> {
                 }
                 self.consume_room(bytes);
                 self.unfilled.push((position, record));
-                // Only now: whoever counts them waits for what is reserved by then.
+                // Only now: a reader of the totals waits for the positions reserved by then.
                 locks.for_each(|shard| {
                     shard.newest = newest;
                     self.engine.table.update_totals(shard);
                 });
             }
-            // A read waits for the newest record of what it looked at.
+            // A read waits for the newest record of the shards it read.
             None => locks.for_each(|shard| {
                 newest = newest.max(shard.newest);
                 self.engine.table.update_totals(shard);
@@ -429,7 +439,9 @@ impl<'e> Turn<'e> {
         (self.run_commands, self.run_durability, self.run_room_max) = (0, Durability::Memory, 0);
     }
 
-    /// Takes room for a record out of what this turn has. No record should need more than it was promised; should one, the journal is told what is missing, and nothing wraps.
+    /// Takes room for a record out of this turn's reservation. No record should exceed its
+    /// reservation. If one does, the journal books the missing bytes as overcommitted, and nothing
+    /// wraps.
     fn consume_room(&mut self, bytes: usize) {
         let missing = bytes.saturating_sub(self.room);
         self.room -= bytes - missing;
@@ -439,12 +451,12 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// Brings the bytes of all records of this turn.
+    /// Writes the bytes of all records of this turn into the journal.
     #[inline]
     pub fn fill(&mut self) {
         self.end_run();
         step!("reserved");
-        // Where nothing is journaled there is nothing to bring.
+        // A turn without journaled commands has no bytes to write.
         if self.room > 0 || self.overcommitted || self.builder.capacity() > 0 {
             self.write_record_bytes();
         }
@@ -452,7 +464,7 @@ impl<'e> Turn<'e> {
 
     fn write_record_bytes(&mut self) {
         if std::mem::take(&mut self.overcommitted) {
-            // With no lock held, and before a commit can come to the places of this turn.
+            // With no lock held, and before a commit can reach the ranges of this turn.
             self.engine.journal.replenish_room();
         }
         if !self.unfilled.is_empty() {
@@ -466,7 +478,7 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// Ends the turn; its replies may leave when what is returned has been reached.
+    /// Ends the turn. Its replies may leave when the journal has reached the returned position.
     #[inline]
     pub fn finish(mut self) -> Wait {
         self.fill();
@@ -474,17 +486,18 @@ impl<'e> Turn<'e> {
         self.wait
     }
 
-    /// Takes rows for fresh that were asked for since then: what [`LoadOutcome::Fetched`](crate::Loaded::Fetched) says.
+    /// Treats rows requested since this time as fresh, see
+    /// [`LoadOutcome::Fetched`](crate::LoadOutcome::Fetched).
     pub fn set_rows_since(&mut self, since: Duration) {
         self.rows_since = Some(since);
     }
 
-    /// Makes the replies of this turn wait for this, too.
+    /// Makes the replies of this turn wait for this position, too.
     pub fn add_wait(&mut self, wait: Wait) {
         self.wait = self.wait.and(wait);
     }
 
-    /// How safe an operation on this counter is when it is acknowledged, as far as this turn has seen.
+    /// Durability of an acknowledged operation on this counter, by this turn's policies.
     #[inline]
     pub fn durability(&self, name: Name<'_>) -> Durability {
         self.policies.durability(name)
@@ -495,17 +508,18 @@ impl<'e> Turn<'e> {
         self.now
     }
 
-    /// Removes a counter if it has expired; false if there was no room to write that down.
+    /// Removes a counter if it has expired; false if there was no room for the record.
     pub(crate) fn expire(&mut self, name: Name<'_>) -> bool {
         let has_room = self.may_expire(name);
         if has_room {
-            // One that left memory meanwhile is noticed by whoever loads it.
+            // An evicted counter is removed by the command that loads it.
             let _ = self.cell(name);
         }
         has_room
     }
 
-    /// Reads a counter's cell, in full, and the epoch that a new one would have. On a shared store it is as fresh as is asked for, or refused.
+    /// Reads a counter's full cell, and the epoch of a new one. On a shared store the row is as
+    /// fresh as requested, or the read is refused.
     pub(crate) fn read(
         &mut self,
         name: Name<'_>,
@@ -530,7 +544,7 @@ impl<'e> Turn<'e> {
         self.cell(name).map(Ok)
     }
 
-    /// Reads a counter's cell, in full, and the epoch that a new one would have.
+    /// Reads a counter's full cell, and the epoch of a new one.
     pub(crate) fn cell(&mut self, name: Name<'_>) -> Result<(Option<Cell>, quipu_model::Epoch), Load> {
         let (shard, has_room) = loop {
             let shard = self.continue_or_end_run(name);
@@ -565,12 +579,12 @@ impl<'e> Turn<'e> {
                 if durability == Durability::Memory || !self.run_needs_more_room(command, &mut bodies_bytes) {
                     break (shard, durability, limited, has_room);
                 }
-                // Asked for with nothing held: there may be none before the disk was asked.
+                // Reserved without a lock held: there may be no room until the disk is extended.
                 self.end_run();
             }
         };
         if writing && self.engine.is_closed() {
-            // Under the lock: what was admitted before the close must not come after its mark.
+            // Under the lock: a write admitted before the close must not follow its mark.
             return Ok(self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed")));
         }
         self.check_resident(name, shard, creates_counter(command, name))?;
@@ -594,7 +608,8 @@ impl<'e> Turn<'e> {
         Ok(self.apply(command, None, has_room))
     }
 
-    /// Whether what is written of sketches, and of strings that are told under a token, may take more room than so much, as the held shards know; then how much.
+    /// Returns true if records of sketches and token replies may need more than `bodies_bytes`;
+    /// then raises it to the need. The held shards decide.
     pub(crate) fn needs_more_room(
         &self,
         locks: &ShardLocks<'_>,
@@ -606,7 +621,8 @@ impl<'e> Turn<'e> {
             let hash = table.hash(name.bytes());
             let shard = locks.peek(table.shard_of(hash));
             let shown = shard.unexpired_body(hash, name.bytes(), self.now);
-            // On a shared store it is what this node says that is written down; if it says nothing yet, what it will say is like what is shown.
+            // On a shared store the record contains this node's own body. Without one, the future
+            // own body is like the shown one.
             let Some(shared) = &self.engine.shared else { return shown };
             match shown {
                 Some(shown) => {
@@ -623,20 +639,22 @@ impl<'e> Turn<'e> {
         more
     }
 
-    /// The same of one command, whose shard is held.
+    /// The same for one command; its shard is held.
     fn run_needs_more_room(&self, command: &Command<'_>, bodies_bytes: &mut usize) -> bool {
         let locks = self.locks.as_ref().expect("the run is open");
         concerns_bodies(command) && self.needs_more_room(locks, std::slice::from_ref(command), bodies_bytes)
     }
 
-    /// Places for the counters that these commands may make, in namespaces where their number is limited; the shards are held.
+    /// Reserves slots for the counters that these commands may create, in namespaces with a limit.
+    /// The shards are held.
     pub(crate) fn reserve_counter_slots(&mut self, commands: &[Command<'_>]) -> Result<CounterReservation, Refusal> {
         let locks = self.locks.as_mut().expect("the run is open");
         let limit_of = |name: Name<'_>| self.policies.policy(name).limit.clone();
         CounterReservation::reserve(&self.engine.table, locks, limit_of, commands)
     }
 
-    /// Whether it is known, without the ledger, if the counter exists; and whether there is memory for it, if it is to be made.
+    /// Checks that the counter is resident or known to be absent, and that there is memory to
+    /// create it.
     fn check_resident(&mut self, name: Name<'_>, shard: usize, creates: bool) -> Result<(), Load> {
         let full = creates && self.engine.memory_is_full();
         let shard = self.locks.as_mut().expect("the run is open").shard(shard);
@@ -650,7 +668,7 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// What has to be loaded before these commands can run, as far as the held shards know.
+    /// Returns the load that these commands need first, as far as the held shards know.
     fn find_missing(&self, locks: &mut ShardLocks<'_>, commands: &[Command<'_>]) -> Option<Load> {
         let full = self.engine.memory_is_full();
         if !full && !locks.shards_mut().any(|shard| shard.unloaded) {
@@ -678,8 +696,8 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// Adds the counters of a command that is about to come to a load, if they are not known: so that a pipeline waits once, not once a
-    /// command. A hint; the command itself will say what it needs.
+    /// Adds the counters of a later command to a load, unless they are known. So a pipeline waits
+    /// once, not once per command. A hint: the command itself checks again.
     pub fn prefetch(&mut self, command: &Command<'_>, load: &mut Load) {
         self.end_run();
         let (unknown, rows) = match load {
@@ -713,7 +731,8 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// Ends the present run unless it can go on with a command on this name; returns the name's shard.
+    /// Ends the present run unless it can continue with a command on this name; returns the name's
+    /// shard.
     fn continue_or_end_run(&mut self, name: Name<'_>) -> usize {
         let shard = self.engine.table.shard_of(self.engine.table.hash(name.bytes()));
         let continues =
@@ -724,11 +743,12 @@ impl<'e> Turn<'e> {
         shard
     }
 
-    /// Holds a shard for what was admitted; false if it has to be admitted again, and nothing is held.
+    /// Locks a shard for an admitted command. False: the policies changed, so the caller must admit
+    /// again, and nothing is locked.
     #[inline]
     fn lock_shard(&mut self, shard: usize) -> bool {
         if self.locks.is_some() {
-            // Since it was taken nobody else has it, so it makes no difference when in that time something was done.
+            // The lock was held since the admission, so no other thread has changed the shard.
             return true;
         }
         let locks = ShardLocks::lock_one(&self.engine.table, shard);
@@ -739,7 +759,8 @@ impl<'e> Turn<'e> {
         admitted
     }
 
-    /// Whether the policies that something was admitted by are in force, asked under the locks that it needs. If not, those that are will be.
+    /// Returns true if the policies of the admission are still in force; called under the locks.
+    /// Otherwise takes over the current ones.
     #[inline]
     pub(crate) fn policies_unchanged(&mut self) -> bool {
         let admitted = self.engine.namespaces.is_current(&self.policies);
@@ -749,7 +770,7 @@ impl<'e> Turn<'e> {
         admitted
     }
 
-    /// Holds the shard of a name, to look at it.
+    /// Locks the shard of a name for a read.
     fn lock_for_read(&mut self, name: Name<'_>) -> usize {
         loop {
             let shard = self.continue_or_end_run(name);
@@ -793,11 +814,12 @@ impl<'e> Turn<'e> {
     }
 
     fn walk(&mut self, command: &Command<'_>) -> Result<Reply, Load> {
-        // A walk takes its time, and nobody's commit passes a place that is not filled.
+        // A walk takes long, and no commit passes an unfilled range.
         self.fill();
         let table = &self.engine.table;
         let mut walk = ShardWalk { table, ledger: None, now: self.now, newest: Position(0), has_hidden_expired: false };
-        // Before and after: counters may leave memory for the first time while the walk is on its way, and it has not looked for them.
+        // Before and after: a counter may be evicted for the first time during the walk, which
+        // would miss it.
         let at_rest = || self.engine.has_unloaded();
         let reply = match command {
             Command::Scan(command @ Scan { cursor, pattern, count }) => {
@@ -810,7 +832,7 @@ impl<'e> Turn<'e> {
                 walked.ok_or_else(|| Load::List { pattern: pattern.0.into(), bytes_max: *bytes_max })?
             }
             _ => {
-                // The number of counters includes everything applied so far.
+                // The number of counters includes all applied commands.
                 let counters = table.counters();
                 walk.newest = self.engine.journal.reserved();
                 Ok(Reply::Integer(counters as i64))
@@ -824,8 +846,8 @@ impl<'e> Turn<'e> {
         Ok(reply.unwrap_or_else(Reply::Refused))
     }
 
-    /// Journals the time, and nothing else: what was shown as expired by then stays so, also if the clock goes back. Without room it
-    /// does not, and the walk goes on.
+    /// Journals the current time alone: counters shown as expired stay expired, even if the clock
+    /// goes back. Without room nothing is journaled, and the walk goes on.
     pub(crate) fn journal_time(&mut self) -> Position {
         if !self.try_reserve_room(RECORD_OVERHEAD_BYTES_MAX) {
             return Position(0);
@@ -840,8 +862,9 @@ impl<'e> Turn<'e> {
         position.plus(bytes as u64)
     }
 
-    /// Room for a command that needs so much of it at most; whether there is some to write down what it finds expired. A journaled write is
-    /// refused without room, nothing else is, and nothing else goes to the disk for it.
+    /// Reserves room for a command that needs at most `bytes`. Returns whether a counter found
+    /// expired can be journaled. Only a journaled write is refused without room, and only it
+    /// extends the disk.
     fn admit(&mut self, bytes: usize, writing: bool, journaled: bool) -> Result<bool, Refusal> {
         match (writing, journaled) {
             (true, true) => self.reserve_room(bytes).map(|()| true),
@@ -851,19 +874,20 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// Whether a counter that is found expired can be removed.
+    /// Returns true if a counter found expired can be removed.
     fn may_expire(&mut self, name: Name<'_>) -> bool {
         let journaled = self.policies.durability(name) > Durability::Memory;
         let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max());
         self.admit(bytes, false, journaled).unwrap_or(false)
     }
 
-    /// Makes sure that there is room for so many bytes more than the present run was promised.
+    /// Reserves `bytes` more for the present run.
     fn reserve_room(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.engine.check_open()?;
         if !self.try_reserve_room(bytes) {
-            // The writing has overtaken the preparing of segments: rather than refuse, prepare some here, with no lock held and nothing
-            // that others would have to wait for left empty.
+            // Writes have overtaken the preparation of segments. Instead of refusing, prepare some
+            // here: with no lock held, and with no unfilled range for which other threads would
+            // wait.
             self.fill();
             loop {
                 match self.take_journal_room(bytes) {
@@ -877,7 +901,7 @@ impl<'e> Turn<'e> {
         Ok(())
     }
 
-    /// The same, without going to the disk for it.
+    /// The same, without extending the disk.
     pub(crate) fn try_reserve_room(&mut self, bytes: usize) -> bool {
         let needed = self.run_room_max + bytes;
         let there =
@@ -890,7 +914,7 @@ impl<'e> Turn<'e> {
 
     fn take_journal_room(&mut self, bytes: usize) -> Result<(), Refusal> {
         if self.builder.capacity() == 0 {
-            // Something will be written down: not all turns do that.
+            // A record will be written, so the turn needs its scratch memory; not all turns do.
             let Scratch { builder, unfilled } = Scratch::take();
             (self.builder, self.unfilled) = (builder, unfilled);
         }
@@ -912,7 +936,7 @@ fn too_long(bytes: usize) -> Refusal {
     Refusal::NoRoom { reason: format!("what may take {bytes} bytes is longer than a record may be") }
 }
 
-/// Whether the reply may be the string of a sketch.
+/// Returns true if the reply may be the string of a sketch.
 fn may_reply_string(command: &Command<'_>) -> bool {
     match command {
         Command::Read { .. }
@@ -926,7 +950,8 @@ fn may_reply_string(command: &Command<'_>) -> bool {
 }
 
 impl Drop for Turn<'_> {
-    /// A place that stays empty would hold up every commit: a turn that is dropped early still brings its bytes.
+    /// An unfilled range would block every commit, so a turn that is dropped early still writes its
+    /// bytes.
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() {

@@ -1,14 +1,14 @@
-//! What the ledger knows: up to where in the journal, shard by shard.
+//! Records the ledger's extent: the journal positions that it includes, shard by shard.
 //!
 //! ```text
 //! watermark, one key of the ledger; little-endian
-//!   u8   version      1, or 2 with lives
-//!   u64  log          the directory's, as in the control file
-//!   u64  seed         of the hashes that order the ledger
-//!   u64  position     where the journal may be cut: everything before it is in the ledger
-//!   u32  previous     the chain there
-//!   u64  cleared      the end of the newest flush that the ledger has carried out
-//!   u64  time         of the seal, Unix milliseconds
+//!   u8   version   1, or 2 with incarnations
+//!   u64  log       the directory's, as in the control file
+//!   u64  seed      of the hashes that order the ledger
+//!   u64  position  where the journal may be cut: everything before it is in the ledger
+//!   u32  previous  the chain there
+//!   u64  cleared   the end of the newest flush that the ledger has carried out
+//!   u64  time      of the seal, Unix milliseconds
 //!   u32  shards
 //!   per shard
 //!     u64      end of the newest record it includes
@@ -16,9 +16,9 @@
 //!     u64 u64  floor: the epoch of new counters (milliseconds, node)
 //!     u64 u64  no cell has a newer epoch
 //!     u64      no cell expires before; all ones: none expires
-//!   per life that was registered with a shared store and is not over
+//!   per incarnation that was registered with a shared store and is not over
 //!     u64      incarnation
-//!     u64      when it was registered, by the store's clock
+//!     u64      time of its registration, by the store's clock
 //! ```
 
 use std::collections::BTreeMap;
@@ -33,35 +33,35 @@ const INCARNATION_BYTES: usize = 2 * 8;
 const HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4 + 8 + 8 + 4;
 const SHARD_BYTES: usize = 7 * 8;
 
-/// See the module.
+/// The ledger's extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watermark {
-    /// Which directory's journal it speaks of.
+    /// Log id of the directory's journal.
     pub log: u64,
-    /// Of the hashes that order the ledger.
+    /// Seed of the hashes that order the ledger.
     pub seed: u64,
-    /// The journal may be cut here.
+    /// Position at which the journal may be cut.
     pub position: Position,
     /// The chain there.
     pub previous: u32,
     /// The newest flush that the ledger has carried out.
     pub cleared: Position,
-    /// When it was sealed.
+    /// Time of the seal.
     pub time: Millis,
     /// One per shard.
     pub shards: Vec<ShardMark>,
-    /// Lives that were registered with a shared store, and when.
+    /// Incarnations registered with a shared store, with their registration times.
     pub joined: BTreeMap<Incarnation, Millis>,
 }
 
-/// What the ledger knows of a shard.
+/// The ledger's extent in a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShardMark {
-    /// The end of the newest record whose result it has.
+    /// The end of the newest record that the ledger includes.
     pub newest: Position,
-    /// How many counters there were then.
+    /// Number of counters at that position.
     pub counters: u64,
-    /// The epoch that new counters begin with.
+    /// The epoch of new counters.
     pub floor: Epoch,
     /// No cell has a newer epoch.
     pub epoch_newest: Epoch,
@@ -70,19 +70,20 @@ pub struct ShardMark {
 }
 
 impl Watermark {
-    /// Of a ledger that knows nothing yet.
+    /// The watermark of an empty ledger.
     pub fn new(log: u64, shards: usize, seed: u64) -> Watermark {
         let shards = vec![ShardMark::default(); shards.next_power_of_two()];
         let (start, joined) = (Position(0), BTreeMap::new());
         Watermark { log, seed, position: start, previous: 0, cleared: start, time: Millis(0), shards, joined }
     }
 
-    /// The end of the newest record that the ledger has the result of: what the journal was synced up to, at least.
+    /// The end of the newest record that the ledger includes: the journal was synced at least up to
+    /// here.
     pub fn newest(&self) -> Position {
         self.shards.iter().map(|mark| mark.newest).fold(self.position.max(self.cleared), Position::max)
     }
 
-    /// As bytes.
+    /// Encodes the watermark.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD_BYTES + self.shards.len() * SHARD_BYTES);
         out.push(if self.joined.is_empty() { VERSION } else { VERSION_WITH_INCARNATIONS });
@@ -108,7 +109,7 @@ impl Watermark {
         out
     }
 
-    /// From bytes; `None` if they are not a watermark of this version.
+    /// Decodes a watermark; `None` if the bytes are none of a known version.
     pub fn decode(bytes: &[u8]) -> Option<Watermark> {
         let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
         let u64_at = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
@@ -170,7 +171,8 @@ mod tests {
         for watermark in [watermark.clone(), Watermark { joined: incarnations, ..watermark }] {
             let bytes = watermark.encode();
             assert_eq!(Watermark::decode(&bytes), Some(watermark.clone()));
-            // All but the first life are whole watermarks, too: how many there are is known from the length.
+            // Without the last incarnation the bytes are a whole watermark, too: the length gives
+            // the number.
             let whole = |length: usize| watermark.joined.len() == 2 && length + INCARNATION_BYTES == bytes.len();
             for length in (0..bytes.len()).filter(|length| !whole(*length)) {
                 assert_eq!(Watermark::decode(&bytes[..length]), None);

@@ -1,9 +1,11 @@
-//! Threads meeting in the table and in the commit, on shuttle's scheduler: the shipped types, thousands of schedules.
+//! Tests interleavings of threads in the table and in the commit, on shuttle's scheduler.
 //!
-//! There is no driver here that would come by and help: a wake-up that is lost is a thread that waits for ever, and shuttle says so.
-//! `cargo test -p quipu-engine --features shuttle --test shuttle`; `QUIPU_SCHEDULES` for more of them. A schedule is drawn from its
-//! number: the same number is the same schedule, for the same code. `QUIPU_SCHEDULE_FROM` is the first number, 0 unless it is set;
-//! `QUIPU_SEEDS_ONLY=1` runs that one alone, to try one again.
+//! They run the shipped types through thousands of schedules. No background thread is there to
+//! help: a lost wake-up leaves a thread waiting for ever, which shuttle reports. Run them with
+//! `cargo test -p quipu-engine --features shuttle --test shuttle`; `QUIPU_SCHEDULES` sets their
+//! number. The schedule's number is its seed: the same number gives the same schedule, for the same
+//! code. `QUIPU_SCHEDULE_FROM` is the first number, 0 by default. `QUIPU_SEEDS_ONLY=1` runs that
+//! one alone, to try it again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 

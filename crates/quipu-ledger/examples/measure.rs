@@ -1,7 +1,8 @@
 //! Measures the ledger: `cargo run --release -p quipu-ledger --example measure -- COUNTERS [CACHE_MB] [DIR]`.
 //!
-//! Names have 20 bytes. Every figure is of one thread, with the files in the page cache; ingestion includes its fsyncs. `cpu` is the time the
-//! thread ran, which other work on the machine does not change; `wall` is what a clock shows.
+//! Names have 20 bytes. Every figure is of one thread, with the files in the page cache; ingestion
+//! includes its fsyncs. `cpu` is the thread's running time, which other work on the machine does
+//! not change; `wall` is the elapsed time.
 
 #![allow(clippy::disallowed_methods, reason = "it measures how long things take on this machine")]
 

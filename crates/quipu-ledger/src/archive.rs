@@ -1,17 +1,20 @@
-//! The frame of the tree's files: sections, a list of them at the end, and checksummed blocks inside.
+//! Reads the frame of the tree's files: sections, a list of them at the end, and checksummed
+//! blocks.
 //!
 //! ```text
 //! section … section | list | trailer
 //! list     "TOC!" | count u32 | { start u64 | bytes u64 | name length u16 | name } …
 //! trailer  "SFA!" | 1 | 0 | xxh3-128 of the list | start of the list u64 | bytes of the list u64
-//! block    "LSM\3" | type u8 | xxh3-128 of the data | bytes on disk u32 | bytes unpacked u32 | low 4 bytes of xxh3-128 of what precedes | data
+//! block    "LSM\3" | type u8 | xxh3-128 of the data | bytes on disk u32 | bytes unpacked u32
+//!          | low 4 bytes of xxh3-128 of the preceding fields | data
 //! ```
 //! All numbers are little-endian.
 //!
-//! In: a file of the tree. Out: its sections, or where it is damaged.
+//! In: a file of the tree. Out: its sections, or the damaged offset.
 //!
-//! The tree checks its blocks when it reads them, but its errors name no file, and it believes the length of the list before it has checked
-//! it: one flipped bit there asks for gigabytes and ends the process. So what the tree reads when it opens is read here first.
+//! The tree checks its blocks when it reads them, but its errors name no file. It also trusts the
+//! length of the list before it has checked it. One flipped bit there requests gigabytes and ends
+//! the process. So this module first reads and checks the parts that the tree reads when it opens.
 
 use std::fs::File;
 use std::io;
@@ -28,19 +31,21 @@ const BLOCK_HEADER_BYTES: usize = 33;
 /// Longest list of sections. A table has seven of them, a version as many; more is damage.
 const LIST_BYTES_MAX: u64 = 4096;
 
-/// Longest block. The tree is told to make blocks of 4 KiB; its largest, the filter or index of one table, stay far below this.
+/// Longest block. The tree makes blocks of 4 KiB; its largest, a table's filter or index, stays far
+/// smaller.
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 
-/// Sections of a table that the tree reads when it opens it; the others are read, and checked, as they are needed.
+/// Sections of a table that the tree reads when it opens it. It reads and checks the others on
+/// demand.
 const SECTIONS_AT_OPEN: [&[u8]; 3] = [b"meta", b"tli", b"filter_tli"];
 
-/// The section of a table that is not made of blocks: one byte, the format.
+/// The section of a table without blocks: one byte, the format.
 const SECTION_FORMAT: &[u8] = b"table_version";
 
-/// The format of tables that the tree writes and we read.
+/// Format of tables that the tree writes and this module reads.
 const TABLE_FORMAT: u8 = 3;
 
-/// A part of a file.
+/// A section of a file.
 #[derive(Debug)]
 pub struct Section {
     pub name: Vec<u8>,
@@ -85,7 +90,7 @@ pub fn check_at_open(path: &Path) -> Result<(), LedgerError> {
     Ok(())
 }
 
-/// Finds where a table is damaged, block by block; an error that names the place, or nothing.
+/// Checks a table block by block; the error names the damaged offset.
 pub fn check_all(path: &Path) -> Result<(), LedgerError> {
     let file = File::open(path).map_err(|error| LedgerError::unreadable(path, error))?;
     for section in sections(&file, path)? {
@@ -98,14 +103,14 @@ pub fn check_all(path: &Path) -> Result<(), LedgerError> {
     Ok(())
 }
 
-/// Reads so many bytes at a place.
+/// Reads `bytes` bytes from `start`.
 pub fn read_at(file: &File, path: &Path, start: u64, bytes: usize) -> Result<Vec<u8>, LedgerError> {
     let mut buffer = vec![0; bytes];
     file.read_exact_at(&mut buffer, start).map_err(|error| LedgerError::unreadable(path, error))?;
     Ok(buffer)
 }
 
-/// Takes the next bytes off the front.
+/// Takes the next `N` bytes off the front.
 pub fn take_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
@@ -167,7 +172,7 @@ fn parse_block_header(header: &[u8]) -> Option<(u128, usize)> {
         .then_some((data_checksum, data_bytes as usize))
 }
 
-/// Whether a directory entry or file is simply not there.
+/// Returns true if a file or directory does not exist.
 pub fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }

@@ -1,11 +1,14 @@
-//! Compacts: merges tables, so that a look-up asks few of them and what is no longer true takes no space.
+//! Compacts: merges tables, so that a lookup reads few of them and stale cells take no space.
 //!
-//! In: a generation. Out: the same cells in fewer tables; older versions and, at the last level, tombstones are gone.
+//! In: a generation. Out: the same cells in fewer tables; older versions and, at the last level,
+//! tombstones are gone.
 //!
-//! A piece merges the newest level (the ingestions since the last merge) with what it overlaps in the next, or one table of a lower level with
-//! what it overlaps below. Its bound is the ingestions waiting plus the size of the first level, whatever the size of the ledger.
+//! A piece merges one of two sets of tables. The first is the newest level (the ingestions since
+//! the last merge) with the overlapping tables of the next level. The second is one table of a
+//! lower level with those below. Its bound is the waiting ingestions plus the size of the first
+//! level, independent of the size of the ledger.
 //!
-//! Not here: when (the engine schedules).
+//! Not here: when to compact (the engine schedules).
 
 use std::sync::Arc;
 
@@ -15,32 +18,34 @@ use lsm_tree::compaction::Leveled;
 use crate::LedgerError;
 use crate::generation::Generation;
 
-/// Ingestions that wait at most before they are merged: a look-up of a name that is not there asks the filter of each.
+/// Most ingestions waiting for a merge: a lookup of an absent name reads the filter of each.
 const RUNS_WAITING_MAX: usize = 8;
 
-/// Ingestions after which the next one waits for a merge. The tree counts them in one byte of its version, so 255 would be the end of it.
+/// Ingestions after which the next one waits for a merge. The tree counts them in one byte of its
+/// version, so 255 is its limit.
 pub const RUNS_MAX: usize = 64;
 
-/// The same, when damage keeps them from being merged.
+/// The same limit if damage keeps them from being merged.
 pub const RUNS_DAMAGED_MAX: usize = 240;
 
-/// Tables of the first level, which a merge of ingestions may have to write anew.
+/// Tables of the first level, which a merge of ingestions may rewrite.
 const FIRST_LEVEL_TABLES: u8 = 2;
 
-/// Bytes of a table: what the tree makes of an ingestion, too.
+/// Bytes of a table, also of one that the tree makes from an ingestion.
 const TABLE_BYTES: u64 = 32 << 20;
 
-/// What a piece of compaction did.
+/// Result of one piece of compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactionProgress {
-    /// Whether to go on: there was something to do, so there may be more.
+    /// True if the piece did work, so more may remain.
     pub more: bool,
-    /// Bytes of the tables it wrote.
+    /// Bytes of the tables that it wrote.
     pub bytes_written: u64,
 }
 
-/// Whether the ingestions that wait should be merged: there are many, or they are as large as the level they would be merged into. So that
-/// merge writes about twice what was ingested at most, unless ingestions are tiny beside the ledger.
+/// Returns true if the waiting ingestions should be merged: they are many, or as large as the level
+/// below. A merge then writes at most about twice the ingested bytes, unless ingestions are tiny
+/// compared with the ledger.
 pub fn is_due(generation: &Generation) -> bool {
     let runs = generation.tree.l0_run_count();
     let waiting = generation.bytes_waiting();
@@ -48,7 +53,7 @@ pub fn is_due(generation: &Generation) -> bool {
     runs >= RUNS_WAITING_MAX || (runs >= 2 && waiting >= beneath)
 }
 
-/// Does one piece.
+/// Runs one piece of compaction.
 pub fn compact(generation: &Generation) -> Result<CompactionProgress, LedgerError> {
     let tree = &generation.tree;
     let (before, first_new) = (tree.current_version().id(), tree.next_table_id());

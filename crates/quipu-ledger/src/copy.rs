@@ -1,10 +1,12 @@
-//! Copies the ledger: while it is in use, or one that nobody uses.
+//! Copies a ledger, in use or not.
 //!
-//! In: a generation whose tables stay. Out: a directory that opens as a ledger in the state the generation had, durable when the call returns.
+//! In: a generation with pinned tables. Out: a directory that opens as a ledger in the generation's
+//! state, durable when the call returns.
 //!
-//! Tables never change, so within one file system a copy may hold them by a second name and take no time and no space; across file systems
-//! they are copied. A crash on the way leaves a directory without FORMAT, which `open` takes for empty only while it has no watermark: a
-//! copy that did not finish cannot be mistaken for one.
+//! Tables never change. Within one file system a copy may hard-link them and take no time and no
+//! space; across file systems it copies them. A crash during the copy leaves a directory without
+//! FORMAT. `open` takes it for empty only while it has no watermark: an unfinished copy is never
+//! mistaken for a ledger.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,20 +19,20 @@ use crate::LedgerError;
 use crate::ledger;
 use crate::manifest::{self, Manifest, TABLES};
 
-/// Bytes copied between two calls of whoever wants to know.
+/// Bytes copied between two progress calls.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// How tables come into a copy.
+/// Transfer of tables into a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tables {
-    /// By a second name where that is possible.
+    /// By hard link where possible.
     Linked,
-    /// With bytes of their own.
+    /// By copying the bytes.
     Copied,
 }
 
-/// Writes a copy of the generation in `from`, as `manifest` has it, to `to`, which must be empty or absent. `progress` hears of every piece, and may
-/// end it.
+/// Writes a copy of the generation in `from`, with the tables of `manifest`, to `to`, which must be
+/// empty or absent. It calls `progress` for every piece; a break ends the copy.
 pub fn copy(
     from: &Path,
     manifest: &Manifest,

@@ -1,52 +1,54 @@
-//! What can go wrong with cells at rest, told apart by what the caller would do.
+//! Defines the errors of cells at rest: one variant per reaction of the caller.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the ledger did not do what was asked.
+/// Error of a ledger call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
     /// Nothing was changed; free some space and try again.
     #[error("no space left for the ledger")]
     Full {
-        /// What the file system said.
+        /// Error of the file system.
         source: io::Error,
     },
-    /// The bytes at rest are not those that were written. Do not go on: restore the file or the whole directory.
+    /// The bytes at rest differ from the written ones. Stop, and restore the file or the whole
+    /// directory.
     #[error("{} is damaged{}: {reason}", file.display(), match offset { Some(offset) => format!(" at byte {offset}"), None => String::new() })]
     Damaged {
-        /// The file.
+        /// The damaged file.
         file: PathBuf,
-        /// Where in it, when that is known.
+        /// Offset of the damage, if known.
         offset: Option<u64>,
-        /// What is wrong with it.
+        /// Kind of the damage.
         reason: String,
     },
-    /// Written by a newer program: use that one.
+    /// A newer program wrote it: use that one.
     #[error("{} has format {format}, this program knows up to {known}", file.display())]
     Newer {
-        /// The file that says so.
+        /// File with the format.
         file: PathBuf,
-        /// The format it names.
+        /// Its format.
         format: u64,
-        /// The newest this program reads.
+        /// Newest format that this program reads.
         known: u64,
     },
-    /// The file system failed. What is at rest is as before, or, if its very last step failed, as asked: the watermark tells.
+    /// The file system failed. The cells at rest are as before. Only if the very last step failed
+    /// may the call have succeeded: the watermark shows it.
     #[error("could not {action} {}", path.display())]
     Io {
-        /// What was tried, verb first.
+        /// The failed action, verb first.
         action: &'static str,
-        /// On which file or directory.
+        /// File or directory of the action.
         path: PathBuf,
-        /// What the file system said.
+        /// Error of the file system.
         source: io::Error,
     },
 }
 
 impl LedgerError {
-    /// An error of a call on the file system.
+    /// Error of a file system call.
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> LedgerError {
         if is_full(&source) {
             LedgerError::Full { source }
@@ -63,7 +65,8 @@ impl LedgerError {
         LedgerError::Damaged { file: file.into(), offset: Some(offset), reason: reason.into() }
     }
 
-    /// A file we know must exist could not be read: missing and shortened files are damage, not a failing disk.
+    /// Error of reading a file that must exist: a missing or short file is damage, not a failing
+    /// disk.
     pub(crate) fn unreadable(path: &Path, source: io::Error) -> LedgerError {
         match source.kind() {
             io::ErrorKind::NotFound => LedgerError::damaged(path, "it is missing"),
@@ -72,7 +75,7 @@ impl LedgerError {
         }
     }
 
-    /// An error of the tree while it did `action` in `dir`.
+    /// Error of the tree during `action` in `dir`.
     pub(crate) fn tree(action: &'static str, dir: &Path, error: lsm_tree::Error) -> LedgerError {
         match error {
             lsm_tree::Error::Io(source) if is_missing(&source) => LedgerError::unreadable(dir, source),
@@ -82,7 +85,7 @@ impl LedgerError {
     }
 }
 
-/// Whether the tree's error says that what it read is not what was written.
+/// Returns true if the tree's error means that the bytes read differ from the written ones.
 pub(crate) fn is_damage(error: &lsm_tree::Error) -> bool {
     match error {
         lsm_tree::Error::Io(source) => is_missing(source),

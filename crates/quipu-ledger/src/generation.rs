@@ -1,9 +1,11 @@
-//! One tree in one directory: all that was ingested since the ledger was made, or last cleared.
+//! Keeps one tree in one directory: all ingested cells since the ledger was created, or last
+//! cleared.
 //!
 //! Invariants:
-//! - it is written by ingestion and compaction only, one at a time (`Ledger` holds the lock), so there is never anything in a memtable;
-//! - a failed write leaves no file behind that the version in force does not name;
-//! - one that was replaced removes its directory when its last reader is gone.
+//! - only ingestion and compaction write to it, one at a time (`Ledger` holds the lock), so the
+//!   memtable is always empty;
+//! - a failed write leaves no file that the current version does not name;
+//! - a replaced generation removes its directory when its last reader is gone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,33 +24,36 @@ use crate::manifest::{self, Manifest};
 use crate::record::{self, WATERMARK};
 use crate::{LedgerError, archive, verify};
 
-/// Bytes of cells in a block: what one read of the disk fetches. A cell takes about 30 bytes, so a block holds a hundred.
+/// Bytes of cells in a block, the unit of a disk read. A cell takes about 30 bytes, so a block
+/// holds a hundred.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Cells between two whole keys inside a block; the others share their neighbour's prefix. Hashes share little, so few are enough.
+/// Cells between two whole keys inside a block; the others omit the prefix shared with their
+/// neighbour. Hashes share short prefixes, so few are enough.
 const RESTART_INTERVAL: u8 = 8;
 
-/// Bits of filter for each cell: one look-up in a hundred of a name that is not there goes to the disk.
+/// Filter bits per cell: one in a hundred lookups of an absent name reads the disk.
 const FILTER_BITS: f32 = 10.0;
 
-/// Most table files held open. Part of the process's limit of descriptors, often 1024, most of which are for connections.
+/// Most table files held open. They count against the process's descriptor limit, often 1024; most
+/// descriptors are for connections.
 const DESCRIPTORS_MAX: usize = 128;
 
-/// Reads see everything that was ingested.
+/// Sequence number for reads: everything ingested is visible.
 const NEWEST: SeqNo = SeqNo::MAX;
 
-/// A tree and where it is.
+/// A tree and its directory.
 pub struct Generation {
     pub number: u64,
     pub dir: PathBuf,
     pub tree: AnyTree,
-    /// The number the next ingestion or compaction gets.
+    /// Sequence number of the next ingestion or compaction.
     seqno: SequenceNumberCounter,
-    /// Set once another generation took its place.
+    /// Set once another generation has replaced this one.
     replaced: AtomicBool,
 }
 
-/// What an ingestion wrote.
+/// Size of an ingestion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IngestStats {
     /// Cells and tombstones.
@@ -58,12 +63,12 @@ pub struct IngestStats {
 }
 
 impl Generation {
-    /// Makes an empty tree in a directory that does not exist yet.
+    /// Creates an empty tree in a directory that does not exist yet.
     pub fn create(dir: PathBuf, number: u64, cache: Arc<Cache>) -> Result<Generation, LedgerError> {
         Generation::open_tree(dir, number, cache)
     }
 
-    /// Opens the tree in a directory, after checking everything the tree would believe.
+    /// Opens the tree in a directory, after checking all data that the tree would trust.
     pub fn open(dir: PathBuf, number: u64, cache: Arc<Cache>) -> Result<Generation, LedgerError> {
         let manifest = Manifest::read(&dir)?;
         for table in &manifest.tables {
@@ -71,7 +76,8 @@ impl Generation {
         }
         remove_leftovers(&dir)?;
         let generation = Generation::open_tree(dir, number, cache)?;
-        // A table's place in the tree follows from its file's name, the rest from its contents: they must be the same table.
+        // The tree places a table by its file name and reads the rest from its contents: both must
+        // match.
         for table in generation.tree.current_version().iter_tables() {
             if table.path.file_name() != Some(table.id().to_string().as_ref()) {
                 return Err(LedgerError::damaged(&table.path, format!("it holds table {}", table.id())));
@@ -89,8 +95,9 @@ impl Generation {
             .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
             .data_block_restart_interval_policy(RestartIntervalPolicy::all(RESTART_INTERVAL))
             .filter_policy(FilterPolicy::all(filter))
-            // Index and filter of a table are read in pieces through the cache, so that the cache bounds what the ledger takes of memory
-            // however many counters there are; only the list of the pieces is held.
+            // The tree reads index and filter of a table in pieces through the cache. So the cache
+            // bounds the ledger's memory for any number of counters; only the list of the pieces
+            // stays in memory.
             .index_block_partitioning_policy(PartitioningPolicy::all(true))
             .filter_block_partitioning_policy(PartitioningPolicy::all(true))
             .index_block_pinning_policy(PinningPolicy::all(false))
@@ -142,7 +149,7 @@ impl Generation {
                     record::encode_cell(&mut value, &cell);
                     ingestion.write(&key[..], &value[..])?;
                 }
-                // Never a weak tombstone: it takes away one older value only, and there may be several.
+                // Never a weak tombstone: it hides only one older value, and there may be several.
                 None => ingestion.write_tombstone(&key[..])?,
             }
             count += 1;
@@ -171,18 +178,18 @@ impl Generation {
         Ok(count)
     }
 
-    /// What is stored under a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &[u8]) -> Result<Option<lsm_tree::UserValue>, LedgerError> {
         self.tree.get(key, NEWEST).map_err(|error| self.read_error(error, Some(key)))
     }
 
-    /// All keys from `key` up to, not including, `end`.
+    /// Returns all keys from `key` up to, not including, `end`.
     pub fn range(&self, key: &[u8], end: &[u8]) -> Box<dyn DoubleEndedIterator<Item = lsm_tree::IterGuardImpl> + Send> {
         self.tree.range(key..end, NEWEST, None)
     }
 
-    /// An error of the tree while reading, with the file it comes from: the tables that may hold `key`, or all, are read to find it. As slow as damage
-    /// is rare.
+    /// Finds the damaged file behind a read error of the tree: it reads the tables that may hold
+    /// `key`, or all. Slow, but damage is rare.
     pub fn read_error(&self, error: lsm_tree::Error, key: Option<&[u8]>) -> LedgerError {
         if is_damage(&error) {
             let version = self.tree.current_version();
@@ -198,25 +205,27 @@ impl Generation {
         LedgerError::tree("read", &self.dir, error)
     }
 
-    /// The number below which versions of a cell, and of the tree, may be collected, all but the newest: one above what the compaction about to begin
-    /// will get. Readers hold the tables they read, so nothing is kept for them; one less, and the tables just merged would keep their
-    /// space until the next merge.
+    /// Returns the sequence number below which compaction may drop all but the newest versions, of
+    /// a cell and of the tree. It is one above the number of the compaction about to begin. Readers
+    /// pin their tables, so this number need not protect them. One less would keep the space of the
+    /// merged tables until the next merge.
     pub fn collectable(&self) -> SeqNo {
         self.seqno.get() + 1
     }
 
-    /// Removes the tables a failed write has left. Those of older versions stay: their readers remove them.
+    /// Removes the tables of a failed write. Tables of older versions stay: their readers remove
+    /// them.
     pub fn remove_unnamed_since(&self, first_new: u64) {
         let version = self.tree.current_version();
         for id in first_new..self.tree.next_table_id() {
             if !version.iter_tables().any(|table| table.id() == id) {
-                // Whatever cannot be removed now is removed when the ledger is next opened.
+                // The next open removes a file that cannot be removed now.
                 let _ = fs::remove_file(manifest::table_path(&self.dir, id));
             }
         }
     }
 
-    /// Bytes on disk of the tables made since a write began.
+    /// Bytes on disk of the tables created since a write began.
     pub fn bytes_since(&self, first_new: u64) -> u64 {
         let version = self.tree.current_version();
         version.iter_tables().filter(|table| table.id() >= first_new).map(|table| bytes_of(&table.path)).sum()
@@ -233,15 +242,15 @@ impl Generation {
         version.l0().iter().flat_map(|run| run.iter()).map(|table| bytes_of(&table.path)).sum()
     }
 
-    /// Never gives a table a number that `other`, an earlier opening of the same directory, has given: a reader of `other` that is the last
-    /// of a table removes its file by that number.
+    /// Reserves all table numbers of `other`, an earlier opening of the same directory. The last
+    /// reader of a table of `other` removes its file by that number.
     pub fn number_tables_after(&self, other: &Generation) {
         if let AnyTree::Standard(tree) = &self.tree {
             tree.table_id_counter.fetch_max(other.tree.next_table_id());
         }
     }
 
-    /// Another generation took its place.
+    /// Marks the generation as replaced by another one.
     pub fn mark_replaced(&self) {
         self.replaced.store(true, Ordering::Release);
     }
@@ -250,13 +259,14 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         if self.replaced.load(Ordering::Acquire) {
-            // Whatever cannot be removed now is removed when the ledger is next opened.
+            // The next open removes a directory that cannot be removed now.
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
 }
 
-/// Removes the temporary files of a `current` that was being replaced; the tree itself removes tables and versions that are not in force.
+/// Removes temporary files of an interrupted update of `current`. The tree itself removes stale
+/// tables and versions.
 fn remove_leftovers(dir: &Path) -> Result<(), LedgerError> {
     let failed = |error| LedgerError::io("list", dir, error);
     for entry in fs::read_dir(dir).map_err(failed)? {

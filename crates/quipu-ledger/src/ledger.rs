@@ -1,11 +1,11 @@
-//! The ledger: the newest generation, and the way from one to the next.
+//! Implements the ledger: the current generation, and the step to the next one.
 //!
-//! In: batches, and questions from any thread. Out: cells.
+//! In: batches, and lookups from any thread. Out: cells.
 //!
 //! Invariants:
 //! - one write at a time (ingestion, compaction, clear); readers never wait for one;
-//! - after a write that failed, what is in memory is what a restart would find: if a failure came so late that the disk had already gone on, the
-//!   ledger goes on with it.
+//! - after a failed write, memory matches the state that a restart would find. If the failure came
+//!   after the disk had moved on, the ledger moves on with it.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -23,41 +23,41 @@ use crate::record::{self, AUX, CELL, OWN, WATERMARK};
 use crate::verify::{VerifyStats, verify};
 use crate::{LedgerError, archive};
 
-/// The file that says which layout the directory has.
+/// File with the directory's layout version.
 pub(crate) const FORMAT_FILE: &str = "FORMAT";
 
-/// The layout this program writes, and the newest it reads.
+/// Layout version that this program writes, and the newest that it reads.
 const FORMAT: u64 = 1;
 
-/// Ending of a generation in the making.
+/// Suffix of an unfinished generation.
 const UNFINISHED: &str = ".new";
 
-/// Cells at rest. Any thread may read and write; reads go on during writes.
+/// Cells at rest. Any thread may read and write; reads continue during writes.
 pub struct Ledger {
     dir: PathBuf,
     cache: Arc<Cache>,
     current: RwLock<Arc<Generation>>,
-    /// Held by whoever writes; true while compaction has begun and not yet run out of work.
+    /// Held by the writing thread; true while a compaction has begun and has work left.
     writing: Mutex<bool>,
 }
 
-/// How to open a ledger.
+/// Options of opening a ledger.
 #[derive(Debug, Clone, Copy)]
 pub struct LedgerOptions {
     /// Bytes of blocks kept in memory.
     pub cache_bytes: u64,
 }
 
-/// What the ledger takes.
+/// Size of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerStats {
-    /// Tables.
+    /// Number of tables.
     pub tables: u64,
-    /// Ingestions not yet merged.
+    /// Number of ingestions not yet merged.
     pub runs: u64,
-    /// Cells in all tables, older versions and tombstones included.
+    /// Number of cells in all tables, including older versions and tombstones.
     pub cells: u64,
-    /// Tombstones among them.
+    /// Number of tombstones among them.
     pub tombstones: u64,
     /// Bytes of the tables.
     pub disk_bytes: u64,
@@ -68,7 +68,7 @@ pub struct LedgerStats {
 }
 
 impl Ledger {
-    /// Opens the ledger in a directory, or makes one. What a crash left half done is removed.
+    /// Opens the ledger in a directory, or creates one. Removes the unfinished work of a crash.
     pub fn open(dir: &Path, options: LedgerOptions) -> Result<Ledger, LedgerError> {
         let cache = Arc::new(Cache::with_capacity_bytes(options.cache_bytes));
         fs::create_dir_all(dir).map_err(|error| LedgerError::io("make", dir, error))?;
@@ -89,7 +89,8 @@ impl Ledger {
                 return Err(LedgerError::damaged(&dir.join(FORMAT_FILE), "it is missing"));
             }
             write_format(dir)?;
-            // A name is durable once its directory is synced; whoever made ours may not have done that.
+            // A name is durable once its directory is synced; the creator of this directory may not
+            // have synced it.
             match dir.parent() {
                 Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new("."))?,
                 Some(parent) => sync_dir(parent)?,
@@ -103,10 +104,12 @@ impl Ledger {
         Ok(Ledger { dir: dir.into(), cache, current: RwLock::new(Arc::new(generation)), writing: Mutex::new(false) })
     }
 
-    /// Writes one sealed batch and its watermark: after a crash both are at rest or neither is, and both are durable when this returns.
+    /// Writes one sealed batch and its watermark. After a crash both are at rest or neither is;
+    /// both are durable when this returns.
     ///
-    /// `cells` are sorted by hash, then name, each name once; `None` says the counter is gone. A tombstone for a name that is not at rest does no harm
-    /// and is not needed. After an error the ledger is as it was, unless the watermark says otherwise.
+    /// `cells` are sorted by hash, then name, each name once; `None` is a tombstone for a deleted
+    /// counter. A tombstone for an absent name is harmless and not needed. After an error the
+    /// ledger is as before, unless the watermark shows otherwise.
     ///
     /// # Panics
     /// If the cells are not sorted.
@@ -118,7 +121,8 @@ impl Ledger {
         self.ingest_with(cells, std::iter::empty::<(u64, N, &[u8])>(), [], watermark)
     }
 
-    /// The same, with what this node says of counters on a shared store, sorted alike; empty: nothing any more. And with notes, sorted by their keys.
+    /// As `ingest`, plus this node's own cells of counters on a shared store, sorted alike (an
+    /// empty value deletes), and auxiliary records, sorted by key.
     ///
     /// # Panics
     /// If any of them is not sorted.
@@ -134,7 +138,8 @@ impl Ledger {
         while generation.tree.l0_run_count() >= RUNS_MAX {
             match compact(&generation) {
                 Ok(_) => {}
-                // Damage at rest keeps tables from being merged, not new ones from being written: what is counted now must go somewhere.
+                // Damage at rest prevents merging tables, not writing new ones: new cells must
+                // still reach the disk.
                 Err(LedgerError::Damaged { .. }) if generation.tree.l0_run_count() < RUNS_DAMAGED_MAX => break,
                 Err(error) => {
                     self.try_reload_current();
@@ -146,12 +151,12 @@ impl Ledger {
         generation.ingest(cells, own, aux_records, watermark).inspect_err(|_| self.try_reload_current())
     }
 
-    /// What the newest batch said; nothing if there never was one.
+    /// Returns the watermark of the newest batch; none before the first batch.
     pub fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
         Ok(self.generation().get(WATERMARK)?.map(|value| value.to_vec()))
     }
 
-    /// The cell of a counter, if one is at rest.
+    /// Returns the cell of a counter, if at rest.
     pub fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
         let generation = self.generation();
         let mut key = Vec::with_capacity(16 + name.len());
@@ -163,7 +168,8 @@ impl Ledger {
         cell.map(Some).map_err(|error| LedgerError::damaged(&generation.dir, error.to_string()))
     }
 
-    /// All cells from a hash on, by hash, then name, as they are now: later writes are not seen.
+    /// Iterates over the current cells from a hash on, by hash, then name; later writes are not
+    /// visible.
     pub fn range(&self, from_hash: u64) -> Cells {
         let generation = self.generation();
         let mut from = Vec::new();
@@ -172,14 +178,14 @@ impl Ledger {
         Cells { items, generation }
     }
 
-    /// What this node says of a counter on a shared store.
+    /// Returns this node's own cells of a counter on a shared store.
     pub fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
         let mut key = Vec::with_capacity(16 + name.len());
         record::own_key(&mut key, hash, name);
         Ok(self.generation().get(&key)?.map(|value| Box::from(&*value)))
     }
 
-    /// All of that from a hash on, by hash, then name, as it is now; a break ends it.
+    /// Visits the current own cells from a hash on, by hash, then name; a break ends the visit.
     pub fn range_own_cells(
         &self,
         from_hash: u64,
@@ -199,7 +205,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// All notes, by key, as they are now; a break ends it.
+    /// Visits all current auxiliary records by key; a break ends the visit.
     pub fn aux_records(&self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), LedgerError> {
         let generation = self.generation();
         for item in generation.range(&[AUX], &[AUX + 1]) {
@@ -211,13 +217,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes all counters away, and sets the watermark with it: after a crash both are done or neither is. No tombstones: the cells stay
-    /// behind with their generation, whose files go when its last reader does.
+    /// Removes all counters and sets the watermark, atomically across a crash. It writes no
+    /// tombstones: the cells stay in the old generation, whose files go with its last reader.
     pub fn clear(&self, watermark: &[u8]) -> Result<(), LedgerError> {
         self.clear_with([], watermark)
     }
 
-    /// The same, but for these notes, which are sorted by their keys.
+    /// As `clear`, plus auxiliary records of the new generation, sorted by key.
     ///
     /// # Panics
     /// If they are not sorted.
@@ -232,11 +238,11 @@ impl Ledger {
             |generation: &Generation| generation.ingest::<&[u8]>([], [], aux_records, watermark).map(|_| ());
         make_generation(&self.dir, number, generation, &self.cache).inspect_err(|_| self.try_reload_current())?;
         *unfinished = false;
-        // The new generation is in place: in step is with it.
+        // The new generation is current on disk: load it.
         self.reload_current().map(|_| ())
     }
 
-    /// Does one bounded piece of compaction. Older versions and tombstones are collected on the way.
+    /// Runs one bounded piece of compaction, which also drops older versions and tombstones.
     pub fn compact(&self) -> Result<CompactionProgress, LedgerError> {
         let mut unfinished = self.write();
         let generation = self.reload_current()?;
@@ -248,7 +254,7 @@ impl Ledger {
         Ok(compacted)
     }
 
-    /// What the ledger takes.
+    /// Returns the size of the ledger.
     pub fn stats(&self) -> LedgerStats {
         let generation = self.generation();
         let tree = &generation.tree;
@@ -263,8 +269,8 @@ impl Ledger {
         }
     }
 
-    /// Reads every byte at rest in a directory and compares it with its checksum; `progress` gets the bytes done and to do. Changes nothing, and
-    /// may run while the ledger is in use.
+    /// Reads every byte at rest in a directory and compares it with its checksum; `progress` gets
+    /// the bytes done and to do. Changes nothing, and may run while the ledger is in use.
     pub fn verify(dir: &Path, progress: impl FnMut(u64, u64)) -> Result<VerifyStats, LedgerError> {
         if !read_format(dir)? {
             return Err(LedgerError::damaged(&dir.join(FORMAT_FILE), "it is missing"));
@@ -272,14 +278,15 @@ impl Ledger {
         verify(dir, progress)
     }
 
-    /// Writes a consistent copy to a directory that is empty or absent, while the ledger is in use.
+    /// Writes a consistent copy to an empty or absent directory, while the ledger is in use.
     ///
-    /// `progress` hears of every piece, by its bytes, and may end it. Within one file system tables are shared, since they never change.
+    /// It calls `progress` with the bytes of every piece; a break ends the copy. Within one file
+    /// system the copy shares the tables, since they never change.
     pub fn copy_to(&self, dir: &Path, mut progress: impl FnMut(u64) -> ControlFlow<()>) -> Result<(), LedgerError> {
         let (generation, manifest, _pinned) = {
             let _writing = self.write();
             let generation = self.reload_current()?;
-            // Whoever holds a version holds its tables, whatever compaction does meanwhile.
+            // A pinned version keeps its tables, regardless of compaction.
             let pinned = generation.tree.current_version();
             let manifest = Manifest::read(&generation.dir)?;
             (generation, manifest, pinned)
@@ -288,7 +295,7 @@ impl Ledger {
     }
 
     fn write(&self) -> MutexGuard<'_, bool> {
-        // What the lock guards is on disk, and looked at anew by each write; one that panicked has spoilt nothing.
+        // Each write rereads the guarded state from disk, so a panicked writer has spoilt nothing.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -296,8 +303,9 @@ impl Ledger {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The generation in force, after making sure that a restart would find it so. It would not if the last step of a write, making a rename
-    /// durable, had failed after the rename; then the next write would overwrite what the disk has in force.
+    /// Returns the generation that a restart would find, reloading it if memory differs. They
+    /// differ if a write failed in its last step, the sync after a rename. Without the reload, the
+    /// next write would overwrite the version that is current on disk.
     fn reload_current(&self) -> Result<Arc<Generation>, LedgerError> {
         let current = self.generation();
         let number = newest_generation(&self.dir)?;
@@ -318,15 +326,16 @@ impl Ledger {
         Ok(next)
     }
 
-    /// Gets in step after a failure. If that fails too, the next write tries again, and says why it could not.
+    /// Reloads after a failure. If that fails too, the next write tries again and reports the
+    /// error.
     fn try_reload_current(&self) {
         let _ = self.reload_current();
     }
 }
 
-/// Cells in key order, as they were when the iteration began.
+/// Cells in key order, as of the start of the iteration.
 pub struct Cells {
-    // Before the generation, whose files it reads: fields are dropped in order.
+    // Declared before the generation because it reads its files: fields are dropped in order.
     items: Box<dyn DoubleEndedIterator<Item = lsm_tree::IterGuardImpl> + Send>,
     generation: Arc<Generation>,
 }
@@ -349,17 +358,17 @@ pub(crate) fn generation_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("g{number:06}"))
 }
 
-/// The number of the generation in force on disk.
+/// Number of the current generation on disk.
 pub(crate) fn newest_generation(dir: &Path) -> Result<u64, LedgerError> {
     generations(dir)?.pop().ok_or_else(|| LedgerError::damaged(&generation_path(dir, 1), "it is missing"))
 }
 
-/// Makes what was created, renamed and removed in a directory durable.
+/// Makes the created, renamed and removed entries of a directory durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<(), LedgerError> {
     fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| LedgerError::io("sync", dir, error))
 }
 
-/// Writes, durably, which layout the directory has: from then on it is a ledger.
+/// Writes the layout version durably: from then on the directory is a ledger.
 pub(crate) fn write_format(dir: &Path) -> Result<(), LedgerError> {
     let (path, unfinished) = (dir.join(FORMAT_FILE), dir.join(format!("{FORMAT_FILE}{UNFINISHED}")));
     write_durably(&unfinished, format!("quipu-ledger {FORMAT}\n").as_bytes())?;
@@ -367,7 +376,7 @@ pub(crate) fn write_format(dir: &Path) -> Result<(), LedgerError> {
     sync_dir(dir)
 }
 
-/// Whether the directory says that it is a ledger, of a layout we know.
+/// Returns true if the directory is a ledger of a known layout.
 pub(crate) fn read_format(dir: &Path) -> Result<bool, LedgerError> {
     let path = dir.join(FORMAT_FILE);
     let text = match fs::read(&path) {
@@ -394,7 +403,7 @@ pub(crate) fn generations(dir: &Path) -> Result<Vec<u64>, LedgerError> {
     Ok(numbers)
 }
 
-/// Makes a generation beside the others, fills it, and puts it in force by its name.
+/// Creates a generation beside the others, fills it, and makes it current by renaming it.
 fn make_generation(
     dir: &Path,
     number: u64,
@@ -413,7 +422,7 @@ fn make_generation(
     sync_dir(dir)
 }
 
-/// Removes what was in the making when the process ended.
+/// Removes unfinished generations and files of an ended process.
 fn remove_unfinished(dir: &Path) -> Result<(), LedgerError> {
     for name in list(dir)?.iter().filter(|name| name.ends_with(UNFINISHED)) {
         let path = dir.join(name);

@@ -1,4 +1,4 @@
-//! Which tables make up a generation: `current`, and the version it names.
+//! Reads the list of a generation's tables: `current`, and the version that it names.
 //!
 //! ```text
 //! current   version u64 | xxh3-128 of the file of that version | 0
@@ -7,8 +7,8 @@
 //! ```
 //! All numbers are little-endian.
 //!
-//! The tree writes the checksum of a version but does not look at it when it opens; a flipped bit in a seqno would make an old cell the
-//! newest. So we look at it before the tree does.
+//! The tree writes the checksum of a version but does not verify it when it opens. A flipped bit in
+//! a seqno would make an old cell the newest. So this module verifies it before the tree opens.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const CURRENT: &str = "current";
 pub struct Manifest {
     pub version: u64,
     pub tables: Vec<TableEntry>,
-    /// Runs of the newest level: ingestions that were not merged yet.
+    /// Runs of the newest level: ingestions not yet merged.
     pub runs: u64,
     /// The bytes of `current`.
     pub current: Vec<u8>,
@@ -35,16 +35,16 @@ pub struct Manifest {
     pub bytes: Vec<u8>,
 }
 
-/// A table as its version has it.
+/// A table's entry in a version.
 pub struct TableEntry {
     pub id: u64,
     pub checksum: u128,
-    /// What its cells' own numbers count from.
+    /// Base of its cells' sequence numbers.
     pub seqno: u64,
 }
 
 impl Manifest {
-    /// Reads the version in force.
+    /// Reads the current version.
     pub fn read(dir: &Path) -> Result<Manifest, LedgerError> {
         let current_path = dir.join(CURRENT);
         let current = read(&current_path)?;
@@ -66,7 +66,7 @@ impl Manifest {
         Ok(Manifest { version, tables, runs, current, bytes })
     }
 
-    /// The number of the version in force on disk.
+    /// Number of the current version on disk.
     pub fn read_version(dir: &Path) -> Result<u64, LedgerError> {
         let path = dir.join(CURRENT);
         let (version, _) =
@@ -80,7 +80,7 @@ pub fn current_path(dir: &Path) -> PathBuf {
     dir.join(CURRENT)
 }
 
-/// Path of the file of a version.
+/// Path of a version's file.
 pub fn version_path(dir: &Path, version: u64) -> PathBuf {
     dir.join(format!("v{version}"))
 }

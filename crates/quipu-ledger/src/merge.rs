@@ -1,8 +1,10 @@
-//! Merges tables by key: what the tree would show of them, without opening it.
+//! Merges tables by key, with the same result as the tree but without opening it.
 //!
-//! In: tables in any order, each sorted. Out: every key once, in order, with its newest value; keys that are gone are not among them.
+//! In: tables in any order, each sorted. Out: every key once, in order, with its newest value;
+//! deleted keys are left out.
 //!
-//! A table is read from where the walk comes to its first key, so that of the tables of one level, which do not overlap, one is read at a time.
+//! The merge opens a table when it reaches the table's first key. The tables of one level do not
+//! overlap, so it reads one of them at a time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,17 +13,17 @@ use std::ops::Bound;
 
 use lsm_tree::{InternalValue, Table, UserKey, UserValue};
 
-/// A walk over the keys of several tables.
+/// A merging iterator over the keys of several tables.
 pub struct Merge<'t> {
-    /// Tables that the walk has not come to, the first to come last.
+    /// Tables not reached yet, the next one last.
     unopened: Vec<&'t Table>,
-    /// The next record of each table that it has come to: the smallest key first, of equal ones the newest.
+    /// The next record of each reached table: the smallest key first, of equal keys the newest.
     heads: BinaryHeap<Reverse<TableHead<'t>>>,
     from: UserKey,
     end: UserKey,
 }
 
-/// Records of a table, with the table that an error is of.
+/// Records of one table.
 type Records<'t> = Box<dyn Iterator<Item = lsm_tree::Result<InternalValue>> + 't>;
 
 struct TableHead<'t> {
@@ -30,11 +32,11 @@ struct TableHead<'t> {
     table: &'t Table,
 }
 
-/// A table that could not be read on.
+/// A table with a read error.
 pub type TableError<'t> = (lsm_tree::Error, &'t Table);
 
 impl<'t> Merge<'t> {
-    /// All keys from `from` up to, not including, `end`.
+    /// Merges all keys from `from` up to, not including, `end`.
     pub fn new(tables: &'t [Table], from: &[u8], end: &[u8]) -> Merge<'t> {
         let (from, end) = (UserKey::from(from), UserKey::from(end));
         let reaches = |table: &&Table| *table.metadata.key_range.min() < end && *table.metadata.key_range.max() >= from;
@@ -56,7 +58,7 @@ impl<'t> Merge<'t> {
         }
     }
 
-    /// Begins to read the tables that may hold the next key.
+    /// Opens the tables that may hold the next key.
     fn open_reached_tables(&mut self) -> Result<(), TableError<'t>> {
         while let Some(table) = self.unopened.last() {
             let reached =
@@ -75,7 +77,7 @@ impl<'t> Merge<'t> {
         Ok(())
     }
 
-    /// The next record of all tables that are read, older versions of a key included.
+    /// Takes the next record of all open tables, older versions of a key included.
     fn take_next(&mut self) -> Result<Option<InternalValue>, TableError<'t>> {
         let Some(mut first) = self.heads.peek_mut() else { return Ok(None) };
         let table = first.0.table;
@@ -97,7 +99,7 @@ impl<'t> Iterator for Merge<'t> {
 
 impl Ord for TableHead<'_> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // Of one key the newest is the least.
+        // Of one key the newest sorts first.
         self.next.key.cmp(&other.next.key)
     }
 }

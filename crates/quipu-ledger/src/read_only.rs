@@ -1,9 +1,11 @@
-//! Looks into a ledger that nobody uses, and changes nothing: not even what a crash has left half done.
+//! Reads a ledger that no process uses, and changes nothing, not even the leftovers of a crash.
 //!
-//! In: a directory. Out: a cell by name, all of them in order, and the watermark, as the ledger would have them if it were opened; a copy.
+//! In: a directory. Out: a cell by name, all cells in order, and the watermark, equal to those of
+//! an opened ledger; a copy.
 //!
-//! The tree removes leftovers when it opens, so it is not opened here: its tables are, one by one. Of all versions of a key the newest counts,
-//! whichever table it is in; for few keys that is slower than the tree's own way, and for all of them (`merge`) it is the same.
+//! The tree removes leftovers when it opens, so this module opens its tables one by one instead. Of
+//! all versions of a key the newest counts, in any table. For few keys this is slower than the
+//! tree's own lookup; for a full scan (`merge`) it is equal.
 
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
@@ -19,15 +21,15 @@ use crate::merge::Merge;
 use crate::record::{self, AUX, CELL, OWN, RecordError, WATERMARK};
 use crate::{LedgerError, archive, error, verify};
 
-/// Bytes of blocks kept in memory: enough for the index of what is looked at.
+/// Bytes of blocks kept in memory: enough for the index of the tables read.
 const CACHE_BYTES: u64 = 8 << 20;
 
 /// Most table files held open.
 const DESCRIPTORS_MAX: usize = 64;
 
-/// A ledger to look at.
+/// A ledger opened read-only.
 pub struct ReadOnlyLedger {
-    /// `None`: there is nothing at rest yet.
+    /// `None`: nothing is at rest yet.
     generation: Option<ReadOnlyGeneration>,
 }
 
@@ -39,7 +41,7 @@ struct ReadOnlyGeneration {
 }
 
 impl ReadOnlyLedger {
-    /// Looks into a directory; one that is absent or empty holds nothing, as a ledger made there would.
+    /// Opens a directory; an absent or empty one holds nothing, like a new ledger.
     pub fn open(dir: &Path) -> Result<ReadOnlyLedger, LedgerError> {
         if !dir.exists() {
             return Ok(ReadOnlyLedger { generation: None });
@@ -62,12 +64,12 @@ impl ReadOnlyLedger {
         }
     }
 
-    /// What the newest batch said; nothing if there never was one.
+    /// Returns the watermark of the newest batch; none before the first batch.
     pub fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError> {
         Ok(self.newest(WATERMARK)?.map(|value| value.to_vec()))
     }
 
-    /// The cell of a counter, if one is at rest.
+    /// Returns the cell of a counter, if at rest.
     pub fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError> {
         let mut key = Vec::new();
         record::cell_key(&mut key, hash, name);
@@ -76,14 +78,14 @@ impl ReadOnlyLedger {
         cell.map(Some).map_err(|error| LedgerError::damaged(&generation.dir, error.to_string()))
     }
 
-    /// What this node says of a counter on a shared store.
+    /// Returns this node's own cells of a counter on a shared store.
     pub fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError> {
         let mut key = Vec::new();
         record::own_key(&mut key, hash, name);
         Ok(self.newest(&key)?.map(|value| Box::from(&*value)))
     }
 
-    /// Visits all cells from a hash on, by hash, then name; a break ends it.
+    /// Visits all cells from a hash on, by hash, then name; a break ends the visit.
     pub fn range(
         &self,
         from_hash: u64,
@@ -97,7 +99,7 @@ impl ReadOnlyLedger {
         })
     }
 
-    /// Visits what this node says of counters on a shared store, likewise.
+    /// Visits this node's own cells of counters on a shared store, likewise.
     pub fn range_own_cells(
         &self,
         from_hash: u64,
@@ -111,12 +113,12 @@ impl ReadOnlyLedger {
         })
     }
 
-    /// Visits all notes, by key; a break ends it.
+    /// Visits all auxiliary records by key; a break ends the visit.
     pub fn aux_records(&self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), LedgerError> {
         self.walk(&[AUX], &[AUX + 1], |key, value| Ok(visit(&key[1..], value)))
     }
 
-    /// What the ledger takes on disk.
+    /// Returns the size of the ledger on disk.
     pub fn stats(&self) -> LedgerStats {
         let (mut stats, none) = (LedgerStats::default(), Vec::new());
         let tables = self.generation.as_ref().map_or(&none, |generation| &generation.tables);
@@ -130,7 +132,8 @@ impl ReadOnlyLedger {
         stats
     }
 
-    /// Writes a copy to a directory that is empty or absent; `progress` hears of every piece, by its bytes, and may end it. The copy shares nothing.
+    /// Writes a copy to an empty or absent directory. It calls `progress` with the bytes of every
+    /// piece; a break ends the copy. The copy shares no files.
     pub fn copy_to(&self, dir: &Path, mut progress: impl FnMut(u64) -> ControlFlow<()>) -> Result<(), LedgerError> {
         match &self.generation {
             Some(ReadOnlyGeneration { dir: from, number, manifest, .. }) => {
@@ -193,7 +196,7 @@ impl ReadOnlyGeneration {
         Ok(ReadOnlyGeneration { dir, number, manifest, tables })
     }
 
-    /// An error of a table while it was read, with the place it comes from.
+    /// Finds the damaged file behind a table's read error.
     fn read_error(&self, error: lsm_tree::Error, table: &Table) -> LedgerError {
         if error::is_damage(&error)
             && let Err(damage) = verify::check_table(&table.path, table.checksum().into_u128(), &mut |_| ())

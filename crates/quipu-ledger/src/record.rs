@@ -1,9 +1,10 @@
-//! The bytes of a record: what the tree has as key and value.
+//! Encodes the tree's keys and values.
 //!
 //! ```text
 //! key    'c'  hash, 8 bytes, big-endian  name          a cell; sorted by hash, then name
-//!        'o'  hash, 8 bytes, big-endian  name          what this node says of the counter on a shared store; likewise
-//!        't'  bytes of the engine                      a note
+//!        'o'  hash, 8 bytes, big-endian  name          this node's own cells of the counter on a shared
+//!                                                      store; likewise
+//!        't'  bytes of the engine                      an auxiliary record
 //!        'w'                                           the watermark
 //!
 //! value  of a cell
@@ -15,21 +16,21 @@
 //!        of the others: bytes of the engine, as they are
 //! ```
 //!
-//! A varint has 7 bits a byte, least first; all but its last byte have the high bit set. What is zero is left out, so a counter that was only
-//! ever added to takes 2 to 11 bytes.
+//! A varint has 7 bits a byte, least significant first; all but its last byte have the high bit
+//! set. Zero fields are left out, so a counter that was only ever added to takes 2 to 11 bytes.
 
 use quipu_model::{Cell, Epoch, Millis, NodeId};
 
 /// First byte of the key of a cell.
 pub const CELL: u8 = b'c';
 
-/// First byte of the key of what this node says on a shared store.
+/// First byte of the key of this node's own cells on a shared store.
 pub const OWN: u8 = b'o';
 
-/// First byte of the key of a note.
+/// First byte of the key of an auxiliary record.
 pub const AUX: u8 = b't';
 
-/// The key of the watermark. Greater than that of every cell, so that it is the last of each ingestion.
+/// Key of the watermark. Greater than every other key, so it is the last of each ingestion.
 pub const WATERMARK: &[u8] = b"w";
 
 /// Bytes of a cell's key before the name.
@@ -45,22 +46,22 @@ const HAS_NODE: u8 = 0b100;
 /// Most bytes of a varint of 64 bits: 9 of 7 bits and one of the last bit.
 const VARINT_BYTES_MAX: usize = 10;
 
-/// Why the bytes of a record are not one.
+/// Reason why bytes are no valid record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RecordError(&'static str);
 
-/// Writes the key of a cell over whatever `key` held.
+/// Overwrites `key` with the key of a cell.
 pub fn cell_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
     write_key(key, CELL, hash, name);
 }
 
-/// Writes the key of what this node says of a counter over whatever `key` held.
+/// Overwrites `key` with the key of this node's own cells of a counter.
 pub fn own_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
     write_key(key, OWN, hash, name);
 }
 
-/// Writes the key of a note over whatever `key` held.
+/// Overwrites `key` with the key of an auxiliary record.
 pub fn aux_record_key(key: &mut Vec<u8>, aux_key: &[u8]) {
     key.clear();
     key.push(AUX);
@@ -74,7 +75,7 @@ fn write_key(key: &mut Vec<u8>, first: u8, hash: u64, name: &[u8]) {
     key.extend_from_slice(name);
 }
 
-/// The hash and the name in the key of a cell, or of what this node says of a counter.
+/// Decodes hash and name from the key of a cell, or of own cells.
 pub fn decode_key(key: &[u8]) -> Result<(u64, &[u8]), RecordError> {
     let (prefix, name) =
         key.split_first_chunk::<KEY_PREFIX_BYTES>().ok_or(RecordError("the key of a counter is too short"))?;
@@ -84,7 +85,7 @@ pub fn decode_key(key: &[u8]) -> Result<(u64, &[u8]), RecordError> {
     Ok((u64::from_be_bytes(*hash), name))
 }
 
-/// Writes the value of a cell over whatever `bytes` held.
+/// Overwrites `bytes` with the value of a cell.
 pub fn encode_cell(bytes: &mut Vec<u8>, cell: &Cell) {
     let Cell { epoch: Epoch { millis, node }, value, expires_at } = *cell;
     let mut flags = 0;
@@ -93,7 +94,7 @@ pub fn encode_cell(bytes: &mut Vec<u8>, cell: &Cell) {
     flags |= if node != NodeId(0) { HAS_NODE } else { 0 };
     bytes.clear();
     bytes.push(FORMAT << 4 | flags);
-    // Zigzag: numbers near zero are short, whatever their sign.
+    // Zigzag: numbers near zero are short, with either sign.
     push_varint(bytes, ((value << 1) ^ (value >> 63)) as u64);
     if millis != 0 {
         push_varint(bytes, millis);
@@ -106,7 +107,7 @@ pub fn encode_cell(bytes: &mut Vec<u8>, cell: &Cell) {
     }
 }
 
-/// The cell in a value.
+/// Decodes the value of a cell.
 pub fn decode_cell(mut bytes: &[u8]) -> Result<Cell, RecordError> {
     let (&first, rest) = bytes.split_first().ok_or(RecordError("the value of a cell is empty"))?;
     bytes = rest;

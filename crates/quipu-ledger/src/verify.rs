@@ -1,7 +1,8 @@
 //! Verifies: reads every byte at rest and compares it with its checksum.
 //!
-//! Reads only, and knows nothing of the tree but its files, so it may run beside a process that has the ledger open: if a table or version
-//! disappears because that process went on, it begins again.
+//! It only reads, and knows nothing of the tree but its files. So it may run beside a process that
+//! has the ledger open. If that process removes a table or version meanwhile, verification starts
+//! again.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,13 +16,14 @@ use crate::{LedgerError, archive, ledger};
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Times it begins again because the ledger went on meanwhile. A compaction takes seconds; one that keeps outrunning us is told as damage.
+/// Most attempts while the ledger changes. A compaction takes seconds; if the ledger still outruns
+/// the last attempt, the error is reported as damage.
 const ATTEMPTS_MAX: usize = 10;
 
-/// What was found whole.
+/// Size of the verified ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerifyStats {
-    /// Tables.
+    /// Number of tables.
     pub tables: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -73,7 +75,7 @@ fn verify_generation(dir: &Path, progress: &mut impl FnMut(u64, u64)) -> Result<
     Ok(VerifyStats { tables: manifest.tables.len() as u64, bytes: done })
 }
 
-/// Compares a table with its checksum; if they differ, names the block.
+/// Compares a table with its checksum; if they differ, the error names the block.
 pub fn check_table(path: &Path, checksum: u128, progress: &mut impl FnMut(u64)) -> Result<(), LedgerError> {
     let read_error = |error| LedgerError::unreadable(path, error);
     let mut file = File::open(path).map_err(read_error)?;

@@ -1,14 +1,14 @@
-//! What a node says of a counter.
+//! Cell: one node's state of one counter.
 
 use crate::{Epoch, Millis};
 
-/// What the node says of one counter.
+/// One node's state of one counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cell {
-    /// Which life of the counter this is.
+    /// Epoch that the value belongs to.
     pub epoch: Epoch,
-    /// The running value.
+    /// Running value.
     pub value: i64,
-    /// When it expires.
+    /// Expiry time, if any.
     pub expires_at: Option<Millis>,
 }

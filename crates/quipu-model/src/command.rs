@@ -1,6 +1,6 @@
-//! Everything that may be asked of the engine, once, for all doors.
+//! Commands of the engine, shared by all protocols.
 //!
-//! A command borrows its names from the bytes it was decoded from: deciding and applying it copies nothing.
+//! A command borrows its names from the decoded bytes, so deciding and applying it copies nothing.
 
 use crate::{Name, Pattern, SketchCommand};
 
@@ -9,107 +9,113 @@ use crate::{Name, Pattern, SketchCommand};
 pub enum Command<'a> {
     /// Adds; replies `Integer`, the value after it. Creates the counter at 0 first.
     Add {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
-        /// By how much; may be negative.
+        /// Amount to add; may be negative.
         delta: i64,
-        /// What picks the shard, where a shared counter's namespace says that the command does.
+        /// Key that picks the shard of a shared counter; used if the namespace has `pick = "hash"`.
         shard_key: Option<&'a [u8]>,
     },
-    /// Adds what was sampled before it came: of so many events one was taken, and counts for all of them. Only where the namespace is sampled as rarely; replies `Integer`, the value after it.
+    /// Adds an amount that the client sampled: it took one event in `p` and counts it for all of
+    /// them. The namespace must allow a sample rate of `p` or more. Replies `Integer`, the value
+    /// after it.
     AddSampled {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
-        /// What the events that were taken count for; not negative.
+        /// Number of events that the sampled ones stand for; not negative.
         amount: i64,
-        /// Events to one that was taken, at most; at least 1.
+        /// Largest number of events per sampled one; at least 1.
         p: u32,
     },
     /// Adds if the result stays within bounds; replies `Pair(value, applied delta)`.
     AddWithin(AddWithin<'a>),
-    /// Replies `Value`; of a sketch that is a string to Redis, `Bytes`.
+    /// Replies `Value`. For a sketch that Redis sees as a string: `Bytes`.
     Read {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
     },
-    /// Replies `Values`, one per name, in order; a sketch has none.
+    /// Replies `Values`, one per name, in order. A sketch has no value.
     ReadMany {
-        /// Which counters.
+        /// Counter names.
         names: Vec<Name<'a>>,
     },
-    /// Sets the value and raises the epoch; replies as [`Set::reply_old`] says.
+    /// Sets the value and raises the epoch; [`Set::reply_old`] selects the reply.
     Set(Set<'a>),
-    /// Reads and deletes at once; replies as `Read` does.
+    /// Reads and deletes in one step; replies as `Read` does.
     Take {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
     },
-    /// Reads and changes the expiry at once; replies as `Read` does.
+    /// Reads and changes the expiry in one step; replies as `Read` does.
     ReadAndExpire {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
-        /// What happens to the expiry.
+        /// Change of the expiry.
         expiry: Expiry,
     },
-    /// Sets to 0 and raises the epoch, keeping the expiry; replies `Integer`, the value before (0 if there was none).
+    /// Sets to 0 and raises the epoch, keeping the expiry. Replies `Integer`, the value before (0
+    /// if there was none).
     Reset {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
     },
-    /// Replies `Integer`: how many existed.
+    /// Replies `Integer`, the number of counters that existed.
     Delete {
-        /// Which counters.
+        /// Counter names.
         names: Vec<Name<'a>>,
     },
-    /// Replies `Integer`: how many exist, names given twice counted twice.
+    /// Replies `Integer`, the number of names that exist. A name given twice counts twice.
     Exists {
-        /// Which counters.
+        /// Counter names.
         names: Vec<Name<'a>>,
     },
     /// Replies `Kind`.
     KindOf {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
     },
-    /// Replies `Integer`: 1 if the expiry was set (or, being in the past, the counter deleted), else 0.
+    /// Replies `Integer`: 1 if it set the expiry, else 0. An expiry in the past deletes the counter
+    /// and replies 1.
     Expire {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
-        /// When.
+        /// New expiry.
         when: ExpiryTime,
-        /// Under which condition.
+        /// Condition for the change.
         condition: ExpiryCondition,
     },
-    /// Replies `Integer`: 1 if there was an expiry to remove, else 0.
+    /// Replies `Integer`: 1 if it removed an expiry, else 0.
     Persist {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
     },
-    /// Replies `Integer`: the expiry in the form asked for; -1 without one, -2 without the counter.
+    /// Replies `Integer`, the expiry in the requested form; -1 without an expiry, -2 without a
+    /// counter.
     ExpiryOf {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
-        /// In which form.
+        /// Form of the reply.
         form: ExpiryForm,
     },
     /// Replies `Page`.
     Scan(Scan<'a>),
-    /// Replies `Names`: all that match.
+    /// Replies `Names`: all names that match.
     ListNames(ListNames<'a>),
-    /// Replies `Integer`: how many counters there are.
+    /// Replies `Integer`, the number of counters.
     CountNames,
     /// Deletes every counter; replies `Ok`.
     Flush,
-    /// Something of the approximate kinds; replies as it says.
+    /// A command on an approximate kind; the sketch command defines the reply.
     Sketch(SketchCommand<'a>),
 }
 
-/// An add to one counter or a read of it: what nearly all commands are, small enough that many are looked at at once.
+/// An add to one counter or a read of it. Nearly all commands are of this form. It is small, so
+/// that the engine can process many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimpleCommand<'a> {
-    /// Which counter.
+    /// Counter name.
     pub name: Name<'a>,
-    /// By how much; `None`: it is read.
+    /// Amount to add; `None` for a read.
     pub delta: Option<i64>,
 }
 
@@ -125,9 +131,9 @@ impl<'a> From<SimpleCommand<'a>> for Command<'a> {
 /// An add with bounds and, in the same step, an expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddWithin<'a> {
-    /// Which counter.
+    /// Counter name.
     pub name: Name<'a>,
-    /// By how much; may be negative.
+    /// Amount to add; may be negative.
     pub delta: i64,
     /// Lower bound, inclusive.
     pub lower: i64,
@@ -135,53 +141,54 @@ pub struct AddWithin<'a> {
     pub upper: i64,
     /// Cap at the bound instead of doing nothing.
     pub saturate: bool,
-    /// What happens to the expiry when the add is applied.
+    /// Change of the expiry if the add is applied.
     pub expiry: Expiry,
     /// Set the expiry only if the counter has none.
     pub expiry_if_none: bool,
 }
 
-/// A set, with all that Redis's SET can ask for.
+/// A set with all options of Redis's SET.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set<'a> {
-    /// Which counter.
+    /// Counter name.
     pub name: Name<'a>,
     /// The new value.
     pub value: i64,
-    /// Under which condition.
+    /// Condition for the set.
     pub condition: SetCondition,
-    /// What happens to the expiry.
+    /// Change of the expiry.
     pub expiry: SetExpiry,
-    /// Reply as `Read` does, with what was there before, instead of `Ok` (set) or `Nil` (condition not met).
+    /// Replies with the value before, as `Read` does, instead of `Ok` (set) or `Nil` (condition not
+    /// met).
     pub reply_old: bool,
 }
 
-/// When a set is carried out.
+/// Condition of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetCondition {
     /// Always.
     Always,
     /// Only if the counter does not exist.
     IfAbsent,
-    /// Only if it does.
+    /// Only if the counter exists.
     IfPresent,
 }
 
-/// What a set does to the expiry.
+/// Effect of a set on the expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetExpiry {
     /// Removes it, as a plain SET does.
     Remove,
-    /// Keeps what there was.
+    /// Keeps the present expiry.
     Keep,
     /// Sets it.
     At(ExpiryTime),
 }
 
-/// What a command that is not a set does to the expiry.
+/// Effect on the expiry of a command other than a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// Leaves it as it is.
+    /// Leaves the expiry unchanged.
     Keep,
     /// Removes it.
     Remove,
@@ -189,16 +196,16 @@ pub enum Expiry {
     At(ExpiryTime),
 }
 
-/// A point in time as a client states it.
+/// A point in time in the form that the client sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryTime {
-    /// Milliseconds from now; may be negative where the door allows it.
+    /// Milliseconds from now; may be negative if the protocol allows it.
     In(i64),
     /// Milliseconds since the Unix epoch.
     At(i64),
 }
 
-/// Condition of `Expire`, in the words of Redis.
+/// Condition of `Expire`, after the options of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryCondition {
     /// Always.
@@ -207,15 +214,15 @@ pub enum ExpiryCondition {
     IfNone,
     /// XX: only with one.
     IfSome,
-    /// GT: only if later than the present one; no expiry counts as never.
+    /// GT: only if later than the present expiry. No expiry counts as never.
     IfLater,
-    /// LT: only if earlier; no expiry counts as never.
+    /// LT: only if earlier. No expiry counts as never.
     IfEarlier,
-    /// XX LT: only with one, and if earlier.
+    /// XX LT: only with an expiry, and if earlier.
     IfSomeEarlier,
 }
 
-/// In which form an expiry is reported.
+/// Form in which an expiry is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryForm {
     /// Whole seconds left, rounded.
@@ -228,22 +235,23 @@ pub enum ExpiryForm {
     AtMillis,
 }
 
-/// One step of walking all names. A name that exists from the first step to the last is returned at least once.
+/// One step of a scan over all names. A name that exists from the first step to the last is
+/// returned at least once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scan<'a> {
-    /// 0 to begin; then what the last step returned.
+    /// 0 to begin, then the cursor that the last step returned.
     pub cursor: u64,
     /// Only names that match.
     pub pattern: Option<Pattern<'a>>,
-    /// About how many names to look at.
+    /// Approximate number of names to examine.
     pub count: usize,
 }
 
-/// All names that match.
+/// A request for all names that match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListNames<'a> {
-    /// Which.
+    /// Pattern of the names.
     pub pattern: Pattern<'a>,
-    /// Refuse when the names add up to more bytes than this.
+    /// Refuses if the names exceed this number of bytes in total.
     pub bytes_max: usize,
 }

@@ -1,4 +1,4 @@
-//! The arithmetic of the kind `count`: signed 64-bit, checked, never wrapping.
+//! Arithmetic of the kind `count`: signed 64-bit, checked, never wrapping.
 
 use crate::Refusal;
 
@@ -7,19 +7,20 @@ pub fn add(value: i64, delta: i64) -> Result<i64, Refusal> {
     value.checked_add(delta).ok_or(Refusal::Overflow)
 }
 
-/// An add that was kept within bounds.
+/// Result of an add within bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoundedAdd {
-    /// The value after it.
+    /// Value after the add.
     pub after: i64,
-    /// What was really added.
+    /// Amount that was added.
     pub delta: i64,
 }
 
 /// Adds within bounds; `None` if the sum would leave them and `saturate` is off.
 ///
-/// A value already outside the bounds is not moved by a saturating add away from them, only towards them. The way back
-/// may be longer than 64 bits can say: then the add is refused, since neither the reply nor the journal could hold it.
+/// If the value is already outside the bounds, a saturating add moves it only towards them, never
+/// away. That distance can exceed 64 bits. The add is then refused, because neither the reply nor
+/// the journal could hold the difference.
 pub fn add_within(value: i64, delta: i64, bounds: (i64, i64), saturate: bool) -> Result<Option<BoundedAdd>, Refusal> {
     let (lower, upper) = bounds;
     if let Some(after) = value.checked_add(delta).filter(|sum| (lower..=upper).contains(sum)) {
@@ -30,7 +31,8 @@ pub fn add_within(value: i64, delta: i64, bounds: (i64, i64), saturate: bool) ->
     }
     let sum = i128::from(value) + i128::from(delta);
     let capped = if sum > i128::from(upper) { upper } else { lower };
-    // An increment never lowers a value, a decrement never raises it: a value past the bound stays where it is.
+    // An increment never lowers a value and a decrement never raises it. A value past the bound
+    // stays.
     let after = if delta >= 0 { capped.max(value) } else { capped.min(value) };
     let delta = after.checked_sub(value).ok_or(Refusal::Overflow)?;
     Ok(Some(BoundedAdd { after, delta }))
@@ -95,7 +97,7 @@ mod tests {
             let (lower, upper) = (a.min(b), a.max(b));
             let sum = i128::from(value) + i128::from(delta);
             let capped = sum.clamp(lower.into(), upper.into());
-            // A value that is beyond the bound already is not moved further away, nor back over where it was.
+            // A value past the bound moves neither further away nor across its previous position.
             let after = if delta >= 0 { capped.max(value.into()) } else { capped.min(value.into()) };
             let difference = after - i128::from(value);
             let expected = match (sum == capped, saturate) {
@@ -110,7 +112,7 @@ mod tests {
         }
     }
 
-    /// Numbers of which many are near the ends of the range.
+    /// Numbers, many of them near the ends of the range.
     fn number() -> impl Strategy<Value = i64> {
         prop_oneof![any::<i64>(), -9..9_i64, i64::MIN..i64::MIN + 9, i64::MAX - 9..=i64::MAX]
     }

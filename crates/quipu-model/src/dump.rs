@@ -1,22 +1,23 @@
-//! All of a counter, to be kept or decoded elsewhere.
+//! Dump of a counter, for storage or decoding elsewhere.
 
 use quipu_sketch::SketchKind as SketchForm;
 
 use crate::{Kind, Millis};
 
-/// Most bytes of a dump's body: as many as the largest plain sketch has. A sketch over time may have more, and is refused then.
+/// Most bytes of a dump's body: the size of the largest plain sketch. A sketch over time can be
+/// larger; its dump is then refused.
 pub const DUMP_BYTES_MAX: usize = quipu_sketch::BYTES_MAX;
 
 /// A counter's content and expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dump {
-    /// What it has counted.
+    /// Counted content.
     pub content: DumpContent,
-    /// When it will expire, if ever.
+    /// Expiry time, if any.
     pub expires_at: Option<Millis>,
 }
 
-/// What a counter has counted.
+/// Content of a counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DumpContent {
     /// The value of a count.
@@ -25,21 +26,22 @@ pub enum DumpContent {
     Sketch(SketchDump),
 }
 
-/// The body of a sketch, outside the server that has it.
+/// The body of a sketch outside its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SketchDump {
-    /// What it counts.
+    /// Kind of the sketch.
     pub kind: Kind,
-    /// The layout of its bytes: what [`quipu_sketch::Dump::decode`] is told.
+    /// Layout of the bytes, an argument of [`quipu_sketch::Dump::decode`].
     pub form: SketchForm,
-    /// Fingerprint of the secret that its items are hashed under; 0 if that is none. Sketches of two secrets cannot be merged.
+    /// Fingerprint of the secret that the items are hashed with; 0 without a secret. Sketches of
+    /// two secrets cannot be merged.
     pub key: u64,
-    /// As [`quipu_sketch::Dump::encode`] gives them.
+    /// Bytes from [`quipu_sketch::Dump::encode`].
     pub body: Vec<u8>,
 }
 
 impl Dump {
-    /// The kind of the counter.
+    /// Returns the kind of the counter.
     pub fn kind(&self) -> Kind {
         match &self.content {
             DumpContent::Count(_) => Kind::Count,

@@ -1,14 +1,15 @@
-//! How safe an operation is when its reply leaves.
+//! Durability of an operation at the time of its reply.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What an ack means. Ordered: the later one is the stricter one.
+/// Meaning of an ack. Ordered: the later one is the stricter one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Durability {
-    /// Applied in memory; after a crash, the value last sealed.
+    /// Applied in memory; a crash goes back to the value last sealed.
     Memory,
-    /// Handed to the operating system; survives the end of the process, synced within the relaxed window.
+    /// Handed to the operating system. It survives the end of the process and is synced within the
+    /// relaxed window.
     Relaxed,
     /// Synced to disk.
     #[default]
@@ -16,10 +17,10 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// All of them, weakest first.
+    /// All durabilities, weakest first.
     pub const ALL: [Durability; 3] = [Durability::Memory, Durability::Relaxed, Durability::Durable];
 
-    /// The word used in configuration and documents.
+    /// Name used in configuration and documents.
     pub fn name(self) -> &'static str {
         match self {
             Durability::Memory => "memory",
@@ -35,7 +36,7 @@ impl fmt::Display for Durability {
     }
 }
 
-/// Not one of the three words.
+/// A text other than the three names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown durability '{0}': it is memory, relaxed or durable")]
 pub struct UnknownDurability(String);

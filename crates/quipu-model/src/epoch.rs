@@ -1,31 +1,32 @@
-//! The epoch of a counter: raised by everything that is not an add.
+//! Epoch of a counter: every change other than an add raises it.
 //!
 //! Invariants:
 //! - epochs are totally ordered, first by time, then by node;
-//! - a raised epoch is greater than the one it replaces, whatever the clock does.
+//! - a raised epoch is greater than the one it replaces, even if the clock goes back.
 
 use crate::{Millis, NodeId};
 
-/// Which life of a counter a value belongs to. Only cells of a counter's newest epoch count.
+/// Generation of a counter that a value belongs to. Only cells of the counter's newest epoch count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch {
-    /// At least one more than the epoch before it, so not always a true time.
+    /// At least one more than the previous epoch, so not always a true time.
     pub millis: u64,
-    /// Who raised it; decides between two nodes that raised it at once.
+    /// Node that raised it; decides between two nodes that raised it at once.
     pub node: NodeId,
 }
 
 impl Epoch {
-    /// The epoch of a counter that was never set, reset, deleted or expired.
+    /// Epoch of a counter that was never set, reset, deleted or expired.
     pub const FIRST: Epoch = Epoch { millis: 0, node: NodeId(0) };
 
-    /// The epoch after this one, raised at `now` by `node`: set, reset, delete.
+    /// Returns the next epoch, raised at `now` by `node`: for set, reset and delete.
     #[must_use]
     pub fn raised(self, now: Millis, node: NodeId) -> Epoch {
         Epoch { millis: now.0.max(self.millis + 1), node }
     }
 
-    /// The epoch after a counter expired: a function of the counter alone, so that all nodes arrive at the same one.
+    /// Returns the epoch after the counter expired. It depends on the counter alone, so all nodes
+    /// compute the same one.
     #[must_use]
     pub fn expired(self, expires_at: Millis) -> Epoch {
         Epoch { millis: expires_at.0.max(self.millis + 1), node: NodeId(0) }

@@ -1,23 +1,23 @@
-//! The kinds of counters.
+//! Kinds of counters.
 
-/// What a counter counts, and so which commands it understands.
+/// Kind of a counter; it decides which commands the counter accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A signed 64-bit sum, exact and checked.
     Count,
-    /// How many different items were seen.
+    /// Number of different items.
     Unique,
-    /// How often each item came.
+    /// Number of occurrences of each item.
     Frequency,
-    /// Which items come most often.
+    /// The most frequent items.
     Top,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Count, Kind::Unique, Kind::Frequency, Kind::Top];
 
-    /// The word used in configuration, JSON and documents.
+    /// Name used in configuration, JSON and documents.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Count => "count",

@@ -1,7 +1,8 @@
-//! What a counter is, and what may be asked of it.
+//! Data model of counters, and the commands on them.
 //!
-//! Pure data and pure functions, plus the ports (`Clock`, `Rng`, `Vfs`) through which the engine meets the world, so that a
-//! simulator can stand in for it. Every other crate knows this one; this one knows no other, no runtime and no protocol.
+//! Pure data and pure functions, plus the ports (`Clock`, `Rng`, `Vfs`) to time, chance and disk. A
+//! simulator can replace these ports. All crates of the workspace but `quipu-sketch` depend on this
+//! one. It depends on `quipu-sketch` alone, and on no runtime or protocol.
 
 pub mod cell;
 pub mod command;

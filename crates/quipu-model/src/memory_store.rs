@@ -1,9 +1,10 @@
-//! A store in memory: the contract of [`Store`], executable.
+//! In-memory store: the executable contract of [`Store`].
 //!
-//! In: calls of the port. Out: what [`shared`](crate::shared) says they come to.
+//! In: calls of the port. Out: the results that [`shared`](crate::shared) computes.
 //!
-//! Every other store answers as this one does, given the same calls and the same time; the suite of `quipu-testkit` holds both to
-//! it. Nothing is kept when it is dropped, so it serves tests, the simulator, and nodes of one process.
+//! Every other store returns the same results, given the same calls and the same time. The suite of
+//! `quipu-testkit` tests them against this one. A dropped store loses its data, so it serves tests,
+//! the simulator, and nodes of one process.
 //!
 //! Not here: faults (`quipu-testkit`).
 
@@ -26,17 +27,18 @@ use crate::{
     Clock, Cursor, Millis, Name, NodeId, ScanPage, Store, StoreCall, StoreError, StoreFuture, Writer, WriterList,
 };
 
-/// Most claims held at once: enough for tests and nodes of one process, and some 20 MB at the longest token. When full, those
-/// whose window is over make room, and if none is, new tokens are refused; live ones are never forgotten.
+/// Most claims held at once: enough for tests and nodes of one process, and some 20 MB at the
+/// longest token. At the bound the store drops claims with an expired window. If there are none it
+/// refuses new tokens; it never forgets live ones.
 pub const CLAIMS_MAX: usize = 1 << 16;
 
-/// The store.
+/// An in-memory store.
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     state: Mutex<StoreState>,
 }
 
-/// All that a store held at one moment, for a simulation in which stores lose data.
+/// Copy of a store's whole state, for simulations in which stores lose data.
 #[derive(Clone)]
 pub struct MemoryStoreBackup(StoreState);
 
@@ -47,33 +49,35 @@ struct StoreState {
     claims: BTreeMap<ClaimToken, Claim>,
     writers: BTreeMap<Writer, Registration>,
     names: NodeNames,
-    at: Millis, // the newest time shown to anyone: what has expired for one does not come back for another
+    // The newest time shown to any caller: a counter that expired for one stays expired for all.
+    at: Millis,
 }
 
 impl MemoryStore {
-    /// An empty store that goes by this clock.
+    /// Creates an empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> MemoryStore {
         MemoryStore { clock, state: Mutex::default() }
     }
 
-    /// What it holds now.
+    /// Copies the present state.
     pub fn backup(&self) -> MemoryStoreBackup {
         MemoryStoreBackup(self.state().clone())
     }
 
-    /// Goes back to what it held then; only its time goes on.
+    /// Restores the state of a backup; only the store's time goes on.
     pub fn restore_backup(&self, backup: &MemoryStoreBackup) {
         let mut state = self.state();
         *state = StoreState { at: state.at, ..backup.0.clone() };
     }
 
-    /// Looks at a row as it is.
+    /// Passes the stored row to `inspect`.
     pub fn with_row<T>(&self, name: Name<'_>, inspect: impl FnOnce(Option<&Snapshot>) -> T) -> T {
         inspect(self.state().rows.get(name.bytes()))
     }
 
     fn state(&self) -> MutexGuard<'_, StoreState> {
-        // Every change is made by one assignment after all that could fail: a poisoned state is whole.
+        // Each change is one assignment after all steps that can fail, so a poisoned state is
+        // consistent.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.at = state.at.max(self.clock.wall());
         state
@@ -200,7 +204,7 @@ impl Store for MemoryStore {
     }
 
     fn history(&self) -> StoreFuture<'_, History> {
-        // It lives as long as its process does.
+        // An in-memory store ends with its process, so its history never changes.
         Box::pin(async move { Ok(History::default()) })
     }
 
@@ -299,7 +303,7 @@ impl StoreState {
     fn put(&mut self, name: Name<'_>, asked: &Put) -> Verdict {
         let at = self.at;
         match self.rows.get_mut(name.bytes()) {
-            // The row is lent to the law and put back, whatever it says.
+            // `put` works on an `Option`, so the row is taken out and put back after any verdict.
             Some(row) => {
                 let mut slot = Some(std::mem::take(row));
                 let verdict = put::put(&mut slot, asked, at);
@@ -344,7 +348,7 @@ mod tests {
         (MemoryStore::new(clock.clone()), clock)
     }
 
-    /// A memory store answers at the first poll.
+    /// Polls once: a memory store is ready at the first poll.
     fn poll_once<T>(future: StoreFuture<'_, T>) -> Result<T, crate::StoreError> {
         match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => result,

@@ -1,19 +1,19 @@
-//! The name of a counter: any bytes, up to a bound, with its namespace in front of the first `:`.
+//! Counter name: any bytes, up to a bound. The namespace is the part before the first `:`.
 
 use std::fmt;
 
-/// Longest name. Long enough for a URL path, short enough that a million of them fit in memory.
+/// Longest name. It fits a URL path, and a million names of this length fit in memory.
 pub const NAME_BYTES_MAX: usize = 512;
 
 /// The namespace of names without a `:`.
 pub const NAMESPACE_DEFAULT: &[u8] = b"default";
 
-/// A checked name, borrowed from wherever its bytes are.
+/// A checked name that borrows its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name<'a>(&'a [u8]); // at most NAME_BYTES_MAX bytes
 
 impl<'a> Name<'a> {
-    /// Checks the length; every byte is allowed, and the empty name too, as in Redis.
+    /// Checks the length. Every byte is allowed, and so is the empty name, as in Redis.
     pub fn new(bytes: &'a [u8]) -> Result<Name<'a>, NameTooLong> {
         if bytes.len() > NAME_BYTES_MAX {
             return Err(NameTooLong { bytes: bytes.len() });
@@ -21,12 +21,13 @@ impl<'a> Name<'a> {
         Ok(Name(bytes))
     }
 
-    /// The bytes of the whole name.
+    /// Returns the bytes of the whole name.
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// The part before the first `:`, the unit of policy; names without one belong to `default`.
+    /// Returns the part before the first `:`, the unit of policy. Names without one belong to
+    /// `default`.
     pub fn namespace(self) -> &'a [u8] {
         match self.0.iter().position(|&byte| byte == b':') {
             Some(end) => &self.0[..end],
@@ -51,7 +52,7 @@ impl fmt::Display for Name<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("name is too long: {bytes} bytes, at most {NAME_BYTES_MAX} are allowed")]
 pub struct NameTooLong {
-    /// Length of the name that was refused.
+    /// Length of the refused name.
     pub bytes: usize,
 }
 

@@ -1,20 +1,20 @@
-//! A name as a table keeps it: short ones in place, so that most counters need no allocation of their own.
+//! Owned name of a table entry. Short names are stored inline, so most need no allocation.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
 
-/// Names up to this long are kept in place: with their length and a tag they fill three words.
+/// Longest name stored inline: with its length and a tag it fills three words.
 pub const NAME_INLINE_BYTES_MAX: usize = 22;
 
-/// See the module.
+/// An owned counter name.
 #[derive(Clone)]
 pub struct NameBuf(NameRepr);
 
 #[derive(Clone)]
 enum NameRepr {
-    Inline(u8, [u8; NAME_INLINE_BYTES_MAX]), // so many bytes of the array; the others are 0
+    Inline(u8, [u8; NAME_INLINE_BYTES_MAX]), // used bytes of the array; the others are 0
     Heap(Box<[u8]>),
 }
 

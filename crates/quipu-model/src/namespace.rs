@@ -1,12 +1,16 @@
-//! What a namespace may say of itself, one line a key: how it is written, what it is, what it changes.
+//! Settings of a namespace: one table entry per key with its syntax, meaning and effect.
 //!
-//! In: the values of a `[namespace.x]` table, of a JSON object, or of the journal, as text. Out: a [`Namespace`]; what it leaves open is as the server says.
+//! In: the values of a `[namespace.x]` table, of a JSON object, or of the journal, as text. Out: a
+//! [`Namespace`]. A key without a value falls back to the server's setting.
 //!
 //! Invariants:
-//! - a key is in the table once, and file, JSON, journal, `config check` and documentation are made from it;
-//! - what is shown is taken again, for ever: the journal has settings as they are shown, so a bound may become wider and never narrower.
+//! - each key is in the table once; file, JSON, journal, `config check` and documentation derive
+//!   from the table;
+//! - a shown value stays readable in all later versions. The journal stores settings as shown text,
+//!   so a bound may become wider and never narrower.
 //!
-//! Not here: which of several sources counts (the engine's `namespaces`), what a setting does (`admit` and where it leads).
+//! Not here: which of several sources applies (the engine's `namespaces`), the effect of a setting
+//! (`admission` and the modules it calls).
 
 use std::time::Duration;
 
@@ -15,43 +19,47 @@ use quipu_sketch::window::Panes;
 use crate::quantity::{read_duration_between, show_duration};
 use crate::{Durability, Kind, ValueForm};
 
-/// Longest name of a namespace that anything is said of: a quarter of the longest name of a counter.
+/// Longest name of a configured namespace: a quarter of the longest counter name.
 pub const NAMESPACE_BYTES_MAX: usize = 128;
 
-/// Namespaces of which a file says something, and as many of which something is said at run time. A namespace is what counters are for, of which an
-/// installation has dozens; and a list of so many is a reply of about a megabyte.
+/// Most namespaces that a file configures, and most that are configured at run time. An
+/// installation has dozens, one per purpose of counters. A list of this many is a reply of about a
+/// megabyte.
 pub const NAMESPACES_MAX: usize = 1_000;
 
-/// Most bytes that [`Namespace::encode`] makes: fourteen keys of less than twenty bytes, with values of about as many.
+/// Most bytes that [`Namespace::encode`] writes: fourteen keys of less than twenty bytes, with
+/// values of about the same length.
 pub const NAMESPACE_SETTINGS_BYTES_MAX: usize = 512;
 
-/// Most shards of a counter that one writer may have: each is a cell in the row that every reader fetches.
+/// Most shards of a counter per writer. Each shard is a cell in the row that every reader fetches.
 pub const SHARDS_MAX: u16 = 64;
 
-/// Least time between two puts of a counter: what a store's round trip takes. Most: so long another node may not hear of an add.
+/// Bounds of the time between two puts of a counter. Least: a store's round trip. Most: the longest
+/// time that an add may stay unknown to other nodes.
 const SETTLE_EVERY: (Duration, Duration) = (Duration::from_millis(10), HOUR);
 
-/// How old a reading may be; none at all asks the store for every reading.
+/// Bounds of the age of a reading. With zero, every reading asks the store.
 const FRESHNESS: (Duration, Duration) = (Duration::ZERO, HOUR);
 
-/// A client that retries for longer than a year is not waiting for an answer.
+/// Bounds of the token window. A client that retries for longer than a year has given up.
 const TOKEN_WINDOW: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(365 * 24 * 3_600));
 
-/// Shorter than a second nothing is worth counting; longer than ten years is for ever.
+/// Bounds of a TTL. Below a second a count is useless; above ten years it is permanent.
 const TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3_650 * 24 * 3_600));
 
-/// More counters than a disk holds, and exact in every JSON reader.
+/// Most counters of a namespace: more than a disk holds, and exact in every JSON reader.
 const COUNTERS_MAX: u64 = 1_000_000_000_000;
 
-/// The rarest that a namespace is sampled: of a milliard events a thousand are taken, and the relative error is 3 %. Rarer than that, a guess would do.
+/// Rarest sample rate. Of a thousand million events it takes a thousand, with a relative error of 3
+/// %. A rarer sample would be no better than a guess.
 pub const SAMPLE_MAX: u32 = 1_000_000;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// The word for as many shards as are of use, and for the rate that a counter's value asks for.
+/// Name of the automatic shard count and of the automatic sample rate.
 const AUTO: &str = "auto";
 
-/// What a shard is picked by, and its word.
+/// Names of the shard picks.
 const PICKS: [(&str, ShardPick); 4] = [
     ("writer", ShardPick::Writer),
     ("random", ShardPick::Random),
@@ -59,10 +67,10 @@ const PICKS: [(&str, ShardPick); 4] = [
     ("time", ShardPick::Time),
 ];
 
-/// What is done with adds while the journal cannot keep up, and its word.
+/// Names of the overload policies.
 const OVERLOADS: [(&str, Overload); 2] = [("refuse", Overload::Refuse), ("sample", Overload::Sample)];
 
-/// What is done while a shared store does not answer, and its word.
+/// Names of the fail modes.
 const FAIL_MODES: [(&str, FailMode); 4] = [
     ("local", FailMode::Local),
     ("open", FailMode::Open),
@@ -70,70 +78,72 @@ const FAIL_MODES: [(&str, FailMode); 4] = [
     ("closed", FailMode::Closed),
 ];
 
-/// A namespace, as far as it says something.
+/// Settings of a namespace; `None` leaves a setting to the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespace {
-    /// What its counters count.
+    /// Only kind of its counters.
     pub kind: Option<Kind>,
-    /// What an ack means.
+    /// Durability of an ack.
     pub durability: Option<Durability>,
-    /// A counter that is made without an expiry has one so much later.
+    /// Time to live of a counter created without an expiry of its own.
     pub ttl: Option<Duration>,
-    /// What counters of approximate kinds know is of so long, in so many panes.
+    /// Time window of approximate counters, and its number of panes.
     pub window: Option<Panes>,
-    /// What came to a top so long ago counts half.
+    /// Half-life of the counts in a top list.
     pub decay: Option<Duration>,
-    /// On a shared store: how old what is known of other nodes may be when a counter is read.
+    /// Shared store: greatest age of other nodes' values in a reading.
     pub freshness: Option<Duration>,
-    /// On a shared store: what has changed is put there this long after.
+    /// Shared store: delay from a change to its put.
     pub settle_every: Option<Duration>,
-    /// On a shared store: how many cells a counter has there for each writer.
+    /// Shared store: number of cells per counter and writer.
     pub shards: Option<ShardCount>,
-    /// Which of them an add goes to.
+    /// Shared store: choice of the cell that an add goes to.
     pub pick: Option<ShardPick>,
-    /// A mutation with a token can be retried for so long.
+    /// Time during which a mutation with a token can be retried.
     pub token_window: Option<Duration>,
-    /// So many counters may there be.
+    /// Greatest number of counters.
     pub max_counters: Option<u64>,
-    /// What is done while a shared store does not answer.
+    /// Behaviour while the shared store does not respond.
     pub fail_mode: Option<FailMode>,
-    /// Of the events that counts are to count, one in so many is.
+    /// Sample rate of counts.
     pub sample: Option<SampleRate>,
-    /// What is done with adds while the journal cannot keep up.
+    /// Behaviour of adds while the journal cannot keep up.
     pub overload: Option<Overload>,
 }
 
-/// How many events there are to one that is counted, for all of them.
+/// Number of events per counted one; the counted one stands for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampleRate {
-    /// So many, 2 at least.
+    /// A fixed number, at least 2.
     OneIn(u32),
-    /// As many as the counter's value allows for an error of half a percent; few events are all counted.
+    /// Adapts the rate to the counter's value for an error of half a percent. While events are few,
+    /// all are counted.
     Auto,
 }
 
-/// What is done with adds while the journal cannot keep up.
+/// Behaviour of adds while the journal cannot keep up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overload {
-    /// They wait, and are refused where there is no room.
+    /// Adds wait, and are refused if there is no room.
     #[default]
     Refuse,
-    /// One in so many is counted, for all of them, until it is over.
+    /// Adds are sampled until the overload ends: one event is counted for several.
     Sample,
 }
 
-/// How many cells a counter has in a shared store for each writer.
+/// Number of cells per counter and writer in a shared store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ShardCount {
-    /// As many as are of use. A node adds to its own table and puts running values, so nobody waits for a cell, and that is one.
+    /// As many cells as are useful, which is one. A node adds to its own table and puts running
+    /// values, so adds never contend for a cell.
     #[default]
     Auto,
-    /// So many.
+    /// A fixed number.
     Fixed(u16),
 }
 
 impl ShardCount {
-    /// How many that is.
+    /// Returns the number of cells.
     pub fn get(self) -> u16 {
         match self {
             ShardCount::Auto => 1,
@@ -142,41 +152,43 @@ impl ShardCount {
     }
 }
 
-/// Which shard an add goes to, where a counter has several.
+/// Choice of the shard of an add, for a counter with several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ShardPick {
-    /// The same one for all adds of a writer.
+    /// One shard for all adds of a writer.
     #[default]
     Writer,
-    /// Any, evenly.
+    /// A random shard, evenly distributed.
     Random,
-    /// By the key that the command names.
+    /// The hash of the command's shard key.
     Hash,
-    /// By the second in which it is added.
+    /// The second in which the add is made.
     Time,
 }
 
-/// What is done while a shared store does not answer: a node knows only what it has said itself, and what it was last told.
+/// Behaviour while a shared store does not respond. The node then has only its own counts and the
+/// row it fetched last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FailMode {
-    /// Adds go on, and are put when the store is back; a read shows what was last known, and is refused where nothing is.
+    /// Adds go on and are put when the store is back. Reads use the last known row; without one
+    /// they are refused.
     #[default]
     Local,
-    /// The same, and a read shows what this node itself has counted where nothing else is known.
+    /// As `Local`, but a read without a known row shows this node's own counts.
     Open,
-    /// Reads show what was last known; adds are refused.
+    /// Reads use the last known row; adds are refused.
     LastKnown,
-    /// Both are refused.
+    /// Adds and reads are refused.
     Closed,
 }
 
 impl FailMode {
-    /// Whether adds go on.
+    /// Returns true if adds go on.
     pub fn adds(self) -> bool {
         matches!(self, FailMode::Local | FailMode::Open)
     }
 
-    /// Whether a read is answered of which something is known, or nothing at all.
+    /// Returns true if a read is served; `something` is true if a row is known.
     pub fn reads(self, something: bool) -> bool {
         match self {
             FailMode::Local | FailMode::LastKnown => something,
@@ -188,21 +200,22 @@ impl FailMode {
 
 /// One key of a namespace.
 pub struct NamespaceKey {
-    /// Its name.
+    /// Name of the key.
     pub key: &'static str,
-    /// How its value is written.
+    /// Syntax of its value.
     pub form: ValueForm,
-    /// What it is, for documentation.
+    /// Description for the documentation.
     pub help: &'static str,
-    /// What is in force where neither the namespace nor the server says anything; empty: nothing is.
+    /// Default if neither the namespace nor the server sets it; empty for none.
     pub default: &'static str,
-    /// Takes a value, or says what is wrong with it.
+    /// Parses and stores a value, or returns an error text.
     pub take: fn(&mut Namespace, &str) -> Result<(), String>,
-    /// What the namespace says, as it would be written, if it says anything.
+    /// Returns the value in its written form, if it is set.
     pub show: fn(&Namespace) -> Option<String>,
 }
 
-/// All of them, in the order in which they are shown. One that is also a setting of the server has the server's value where a namespace leaves it open.
+/// All keys, in display order. If the server has a setting of the same name, it applies if a
+/// namespace leaves the key open.
 pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "kind",
@@ -319,17 +332,17 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
 ];
 
 impl Namespace {
-    /// One that only says how durable it is.
+    /// Creates a namespace that only sets its durability.
     pub fn with_durability(durability: Durability) -> Namespace {
         Namespace { durability: Some(durability), ..Namespace::default() }
     }
 
-    /// Whether it says nothing.
+    /// Returns true if no key is set.
     pub fn is_empty(&self) -> bool {
         *self == Namespace::default()
     }
 
-    /// This, and where it says nothing the other.
+    /// Returns these settings, with `other` for the keys left open.
     #[must_use]
     pub fn with_defaults(&self, other: &Namespace) -> Namespace {
         let mut both = other.clone();
@@ -341,7 +354,8 @@ impl Namespace {
         both
     }
 
-    /// Settings that exclude each other, or a shared store: one mistake each, which begins with the key.
+    /// Lists settings that exclude each other, or a shared store. Each error text begins with the
+    /// key.
     pub fn conflicts(&self, shared: bool) -> Vec<String> {
         let mut mistakes = if shared { self.store_conflicts() } else { Vec::new() };
         let sampling = [("sample", self.sample.is_some()), ("overload", self.overload == Some(Overload::Sample))];
@@ -360,7 +374,7 @@ impl Namespace {
         mistakes
     }
 
-    /// Settings that a shared store excludes.
+    /// Lists settings that a shared store excludes.
     fn store_conflicts(&self) -> Vec<String> {
         let over_time = "there are no sketches over time";
         let sampled = "other nodes would not know that what they read was sampled";
@@ -377,7 +391,8 @@ impl Namespace {
         given.into_iter().filter(|(_, is_given, _)| *is_given).map(conflict).collect()
     }
 
-    /// Appends what it says: of each key its name and its value, each behind a byte with its length.
+    /// Appends the settings: for each set key its name and its value, each behind a byte with its
+    /// length.
     pub fn encode(&self, out: &mut Vec<u8>) {
         for key in NAMESPACE_KEYS {
             let Some(text) = (key.show)(self) else { continue };
@@ -388,7 +403,7 @@ impl Namespace {
         }
     }
 
-    /// From bytes; `None` if they make no sense.
+    /// Decodes settings; `None` if the bytes are not valid.
     pub fn decode(mut bytes: &[u8]) -> Option<Namespace> {
         let mut namespace = Namespace::default();
         let mut part = || -> Option<Option<&str>> {
@@ -408,7 +423,7 @@ impl Namespace {
     }
 }
 
-/// What is wrong with the name of a namespace, if anything is.
+/// Checks the name of a namespace; returns an error text if it is not valid.
 pub fn check_namespace_name(name: &[u8]) -> Result<(), String> {
     let shown = name.escape_ascii();
     if name.contains(&b':') {
@@ -421,22 +436,22 @@ pub fn check_namespace_name(name: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// See [`Namespace::settle_every`].
+/// Parses [`Namespace::settle_every`].
 pub fn read_settle_every(text: &str) -> Result<Duration, String> {
     read_duration_between(text, SETTLE_EVERY)
 }
 
-/// See [`Namespace::freshness`].
+/// Parses [`Namespace::freshness`].
 pub fn read_freshness(text: &str) -> Result<Duration, String> {
     read_duration_between(text, FRESHNESS)
 }
 
-/// See [`Namespace::token_window`].
+/// Parses [`Namespace::token_window`].
 pub fn read_token_window(text: &str) -> Result<Duration, String> {
     read_duration_between(text, TOKEN_WINDOW)
 }
 
-/// See [`Namespace::shards`].
+/// Parses [`Namespace::shards`].
 pub fn read_shards(text: &str) -> Result<ShardCount, String> {
     match text.parse() {
         _ if text == AUTO => Ok(ShardCount::Auto),
@@ -445,7 +460,7 @@ pub fn read_shards(text: &str) -> Result<ShardCount, String> {
     }
 }
 
-/// As it is written.
+/// Returns the written form of a shard count.
 pub fn show_shards(shards: ShardCount) -> String {
     match shards {
         ShardCount::Auto => AUTO.to_owned(),
@@ -453,12 +468,12 @@ pub fn show_shards(shards: ShardCount) -> String {
     }
 }
 
-/// See [`Namespace::pick`].
+/// Parses [`Namespace::pick`].
 pub fn read_pick(text: &str) -> Result<ShardPick, String> {
     parse_name("pick", &PICKS, text)
 }
 
-/// As it is written.
+/// Returns the written form of a shard pick.
 pub fn show_pick(pick: ShardPick) -> &'static str {
     name_of(&PICKS, pick)
 }
@@ -520,7 +535,7 @@ mod tests {
 
     use super::*;
 
-    /// Every key with the longest value that it takes.
+    /// Every key with its longest valid value.
     fn full() -> Namespace {
         let mut namespace = Namespace::default();
         let longest = [

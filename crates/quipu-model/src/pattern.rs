@@ -1,19 +1,20 @@
-//! Glob patterns over names, with the meaning Redis gives them: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
+//! Glob patterns over names, with the semantics of Redis: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
 //!
 //! Invariants:
-//! - a matcher takes time in proportion to the name, whatever the pattern, as long as doors refuse patterns over
-//!   [`Pattern::BYTES_MAX`];
+//! - matching takes time in proportion to the name, for every pattern up to [`Pattern::BYTES_MAX`];
+//!   the protocols refuse longer patterns;
 //! - a pattern and its matcher never disagree.
 
-/// A pattern, borrowed from the command it came in.
+/// A pattern that borrows from its command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern<'a>(pub &'a [u8]);
 
 impl<'a> Pattern<'a> {
-    /// Longest pattern that a door lets in. Half the longest name: nobody types more, and it bounds what a matcher keeps to 11 KiB.
+    /// Longest pattern that a protocol accepts. Half the longest name is more than anyone types,
+    /// and it bounds a matcher's memory to 11 KiB.
     pub const BYTES_MAX: usize = 256;
 
-    /// Prepares to match many names.
+    /// Prepares the pattern for many names.
     pub fn matcher(self) -> Matcher<'a> {
         Matcher {
             pattern: self,
@@ -21,11 +22,13 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// Whether the whole name matches. Takes time up to the product of both lengths: for many names take a matcher.
+    /// Returns true if the whole name matches. Takes time up to the product of both lengths; use a
+    /// matcher for many names.
     pub fn matches(&self, name: &[u8]) -> bool {
         let pattern = self.0;
         let (mut p, mut n) = (0, 0);
-        // After a star, where to go back to: one byte more for the star, and on from behind it.
+        // Retry position of the last star: the star takes one more byte, and matching resumes
+        // behind it.
         let mut retry: Option<(usize, usize)> = None;
         loop {
             if p < pattern.len() && pattern[p] == b'*' {
@@ -50,15 +53,15 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// A pattern made ready for many names.
+/// A pattern prepared for many names.
 pub struct Matcher<'a> {
     pattern: Pattern<'a>,
-    /// `None` for a pattern over the bound, which is matched the slow way.
+    /// `None` for a pattern over the bound; it uses the slow path.
     machine: Option<Box<PatternMachine>>,
 }
 
 impl Matcher<'_> {
-    /// Whether the whole name matches. Takes time in proportion to the name.
+    /// Returns true if the whole name matches. Takes time in proportion to the name.
     pub fn matches(&self, name: &[u8]) -> bool {
         match &self.machine {
             Some(machine) => machine.accepts(name),
@@ -67,15 +70,15 @@ impl Matcher<'_> {
     }
 }
 
-/// A state for every place between two tokens, so one more than tokens, in words of 64 bits.
+/// Number of 64-bit words for the states: one state per gap between tokens, so tokens + 1.
 const WORDS: usize = Pattern::BYTES_MAX / 64 + 1;
 
-/// The pattern as a machine that is in many states at once, a bit each: bit `i` says that what was read so far can be what
-/// the first `i` tokens stand for. A token is whatever takes one byte; a star is a state that may be stayed in.
+/// The pattern as a nondeterministic state machine, one bit per state. Bit `i`: the bytes read so
+/// far match the first `i` tokens. A token takes one byte; a star makes its state loop.
 struct PatternMachine {
-    /// Per byte, the states whose next token takes it.
+    /// States per byte: those with a next token that takes it.
     transitions: [[u64; WORDS]; 256],
-    /// States before which there is a star.
+    /// States with a star before their next token.
     loops: [u64; WORDS],
     tokens: usize,
 }
@@ -123,12 +126,12 @@ impl PatternMachine {
     }
 }
 
-/// The word of a state and its bit in there.
+/// Word index and bit of a state.
 fn bit_position(state: usize) -> (usize, u64) {
     (state / 64, 1 << (state % 64))
 }
 
-/// How many bytes of the pattern the token at its beginning has.
+/// Length in bytes of the pattern's first token.
 fn token_bytes(pattern: &[u8]) -> usize {
     match pattern {
         [b'[', ..] => match_class(pattern, 0).1,
@@ -137,7 +140,7 @@ fn token_bytes(pattern: &[u8]) -> usize {
     }
 }
 
-/// Matches one byte of a name; returns how many bytes of the pattern that took.
+/// Matches one byte of a name; returns the length of the pattern token that took it.
 fn match_byte(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
@@ -151,7 +154,8 @@ fn match_byte(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// `[abc]`, `[a-z]`, `[^a]`: whether it holds the byte, and its length; an unclosed class ends with the pattern, as in Redis.
+/// Matches `[abc]`, `[a-z]`, `[^a]`: returns true if the class holds the byte, and the class's
+/// length. An unclosed class ends with the pattern, as in Redis.
 fn match_class(pattern: &[u8], byte: u8) -> (bool, usize) {
     let mut at = 1;
     let negated = pattern.get(at) == Some(&b'^');
@@ -230,7 +234,8 @@ mod tests {
         for pattern in [class, late] {
             assert_eq!(pattern.len(), Pattern::BYTES_MAX);
             let matcher = Pattern(&pattern).matcher();
-            // The time of these is in the length of the name alone: step by step they would be 10 thousand million comparisons.
+            // Linear in the name's length alone; without the machine this takes 10 thousand million
+            // comparisons.
             assert!((0..100_000).all(|_| !matcher.matches(&name)));
             let mut ends_in_b = name;
             ends_in_b[511] = b'b';

@@ -1,4 +1,4 @@
-//! Sizes and times as people write them: `16MiB`, `50ms`.
+//! Parses and formats sizes and durations in human-readable form: `16MiB`, `50ms`.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ const SIZES: [(&str, u64); 7] = [
 /// Milliseconds per unit.
 const TIMES: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// The word for a time that never comes.
+/// Name of an absent timeout.
 const OFF: &str = "off";
 
-/// A number of bytes.
+/// Parses a number of bytes.
 pub fn read_bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let factor = if unit.is_empty() { Some(1) } else { factor(&SIZES, unit) };
@@ -28,7 +28,7 @@ pub fn read_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is not a size: write 65536, 64KiB, 16MiB or 2GB"))
 }
 
-/// A length of time, in whole milliseconds.
+/// Parses a duration in whole milliseconds.
 pub fn read_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     factor(&TIMES, unit)
@@ -37,7 +37,7 @@ pub fn read_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("'{text}' is not a time: write 50ms, 10s, 5m or 1h"))
 }
 
-/// A length of time within bounds.
+/// Parses a duration within bounds.
 pub fn read_duration_between(text: &str, (least, most): (Duration, Duration)) -> Result<Duration, String> {
     match read_duration(text)? {
         duration if (least..=most).contains(&duration) => Ok(duration),
@@ -45,19 +45,19 @@ pub fn read_duration_between(text: &str, (least, most): (Duration, Duration)) ->
     }
 }
 
-/// A length of time, or none.
+/// Parses a duration, or `off`.
 pub fn read_timeout(text: &str) -> Result<Option<Duration>, String> {
     if text == OFF {
         return Ok(None);
     }
     match read_duration(text) {
-        // Redis's habit: a time-out of 0 is none.
+        // As in Redis, a timeout of 0 is none.
         Ok(duration) => Ok(Some(duration).filter(|duration| !duration.is_zero())),
         Err(error) => Err(format!("{error}, or {OFF}")),
     }
 }
 
-/// Bytes in the largest unit that divides them.
+/// Formats bytes in the largest unit that divides them.
 pub fn show_bytes(bytes: u64) -> String {
     match largest(&SIZES, bytes) {
         Some((unit, factor)) if factor > 1 => format!("{}{unit}", bytes / factor),
@@ -65,7 +65,7 @@ pub fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// A time in the largest unit that divides it.
+/// Formats a duration in the largest unit that divides it.
 pub fn show_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     match largest(&TIMES, millis) {
@@ -74,7 +74,7 @@ pub fn show_duration(duration: Duration) -> String {
     }
 }
 
-/// A time, or `off`.
+/// Formats a duration, or `off`.
 pub fn show_timeout(timeout: Option<Duration>) -> String {
     timeout.map_or_else(|| OFF.to_owned(), show_duration)
 }

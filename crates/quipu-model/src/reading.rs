@@ -1,97 +1,102 @@
-//! What a read returns: a value, and how far to trust it.
+//! Result of a read: a value with its accuracy, age and coverage.
 
 use std::time::Duration;
 
 use crate::{Epoch, Kind, Millis};
 
-/// How many of how many.
+/// Number of included parts, of all known ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
-    /// Those that were seen.
+    /// Included parts.
     pub seen: u64,
-    /// All that there are, as far as is known.
+    /// All known parts.
     pub total: u64,
 }
 
 impl Coverage {
-    /// The only one there is.
+    /// Coverage of a single part that is included.
     pub const ONE: Coverage = Coverage { seen: 1, total: 1 };
 }
 
-/// What a sketch over time covers.
+/// Time covered by a sketch over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowCoverage {
-    /// What came from then on is in it.
+    /// Begin of the covered time, inclusive.
     pub from: Millis,
-    /// What came before that is in it.
+    /// End of the covered time, exclusive.
     pub to: Millis,
-    /// In so many panes something came.
+    /// Number of panes that hold events.
     pub panes: u32,
-    /// So many events, ever, came too late to be counted.
+    /// Number of events ever that came too late to be counted.
     pub late: u64,
 }
 
-/// How a count was sampled.
+/// Sampling of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SamplingInfo {
-    /// Events to one that was counted, for all of them, at most.
+    /// Largest number of events per counted one.
     pub rate: u32,
-    /// The standard deviation of the value, at most.
+    /// Upper bound of the value's standard deviation.
     pub deviation: u64,
 }
 
-/// A value and how good it is.
+/// A value with its quality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// What kind of counter was read.
+    /// Kind of the counter.
     pub kind: Kind,
     /// The value; 0 for a counter that does not exist.
     pub value: i64,
-    /// Whether the counter exists.
+    /// True if the counter exists.
     pub exists: bool,
-    /// Whether the value is exact: it includes every operation acknowledged before the read began. Never of an approximate kind, nor of a count that is sampled.
+    /// True if the value includes every operation acknowledged before the read began. Always false
+    /// for an approximate kind and for a sampled count.
     pub exact: bool,
-    /// The least and the most that the value may be, where that is known: of uniques in 95 of 100 cases, of counts that are sampled in 99, of all others certainly.
+    /// Least and greatest possible value, if known. Uniques: in 95 of 100 cases. Sampled counts: in
+    /// 99 of
+    /// 100. All others: certainly.
     pub bound: Option<(i64, i64)>,
-    /// Of frequencies and tops, whose value is how much came in all: what is said of one item is too high by so much at most.
+    /// Frequencies and tops: greatest overestimate of one item. The value is the total of all
+    /// events.
     pub error: Option<u64>,
-    /// Of a count that is sampled: how rarely, and how far off its value is.
+    /// Sampled counts: the rate and the deviation.
     pub sampled: Option<SamplingInfo>,
-    /// Of a sketch over time: which time it is of.
+    /// Sketches over time: the covered time.
     pub window: Option<WindowCoverage>,
-    /// When it was read.
+    /// Time of the read.
     pub as_of: Millis,
-    /// How old what it knows of other nodes is; zero where there are none, `None` if nothing is known of them.
+    /// Age of the data about other nodes; zero if there are none, `None` if nothing is known of
+    /// them.
     pub lag: Option<Duration>,
-    /// Of the counter's shards, those that are in the value.
+    /// Shards of the counter that the value includes.
     pub shards: Coverage,
-    /// Of the writers that may have added to it, those that are in the value.
+    /// Writers of the counter that the value includes.
     pub writers: Coverage,
-    /// The counter's epoch: raised by set, reset, delete and expiry.
+    /// Epoch of the counter: raised by set, reset, delete and expiry.
     pub epoch: Epoch,
-    /// When the counter will expire, if ever.
+    /// Expiry time, if any.
     pub expires_at: Option<Millis>,
 }
 
-/// How old what is known of other nodes may be, for one read.
+/// Greatest age of the data about other nodes, for one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Freshness {
-    /// As old as the namespace says.
+    /// The namespace's setting.
     #[default]
     Usual,
-    /// However old it is.
+    /// Any age.
     Cached,
     /// Not older than the read.
     Fresh,
-    /// So old at most.
+    /// At most this age.
     Within(Duration),
 }
 
 impl Freshness {
-    /// The longest time that may be asked for; beyond it, `cached` is meant.
+    /// Longest age that a client may name. For more, it names `cached`.
     pub const WITHIN_MAX: Duration = Duration::from_secs(3_600);
 
-    /// `cached`, `fresh`, or a time such as `500ms` or `2s`.
+    /// Parses `cached`, `fresh`, or a duration such as `500ms` or `2s`.
     pub fn parse(text: &[u8]) -> Option<Freshness> {
         let text = std::str::from_utf8(text).ok()?;
         if text.eq_ignore_ascii_case("cached") {
@@ -110,7 +115,7 @@ impl Freshness {
         (time <= Freshness::WITHIN_MAX).then_some(Freshness::Within(time))
     }
 
-    /// How old it may be, where the namespace says this.
+    /// Returns the greatest age; `usual` is the namespace's setting.
     pub fn limit(self, usual: Duration) -> Duration {
         match self {
             Freshness::Usual => usual,

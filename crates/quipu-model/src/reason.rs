@@ -1,53 +1,53 @@
-//! Why something was not done, as every protocol tells it: one row for each error.
+//! Codes, cause and remedy of each error, as all protocols report it: one row per error.
 //!
-//! In: an error. Out: the words that programs act on, and cause and remedy for people.
+//! In: an error. Out: the codes for programs, and cause and remedy for people.
 //!
 //! Invariants:
 //! - every variant of [`Refusal`] has exactly one row, or this file does not compile;
-//! - the words and statuses are a format: clients match on them.
+//! - codes and statuses are a format: clients match on them.
 //!
 //! Not here: errors of one protocol alone. They have rows of the same shape beside their code.
 
 use crate::{Incarnation, Kind, KindAndDialect, NodeId, Refusal, Writer};
 
-/// One error, as every protocol tells it.
+/// Description of one error for all protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
-    /// The name of its variant.
+    /// Name of its variant.
     pub name: &'static str,
-    /// How its reply over RESP begins; `None`: it does not occur there.
+    /// Code of its RESP reply; `None` if it does not occur there.
     pub resp: Option<RespCode>,
-    /// Its problem type over HTTP; `None`: it does not occur there.
+    /// Problem type of its HTTP reply; `None` if it does not occur there.
     pub http: Option<&'static ProblemType>,
-    /// What brought it about.
+    /// Cause.
     pub cause: &'static str,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: &'static str,
 }
 
-/// How an error reply over RESP begins and ends. Clients act on the first word.
+/// First and last word of an error reply over RESP. Clients act on the first word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RespCode {
     /// This word.
     Word(&'static str),
     /// This word; the text ends with the name of the command.
     WordAndCommand(&'static str),
-    /// `CMS:` or `TopK:`, as the modules of Redis begin theirs; `ERR` for other commands.
+    /// `CMS:` or `TopK:`, as in the modules of Redis; `ERR` for other commands.
     Module,
-    /// No word is added: the text brings its own.
+    /// No word is added: the text already begins with one.
     Own,
 }
 
-/// A type of problem, as RFC 9457 has them.
+/// A problem type after RFC 9457.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProblemType {
-    /// The last part of its URN; also the reason in metrics.
+    /// Last part of its URN; also the reason in metrics.
     pub word: &'static str,
-    /// The status of the reply.
+    /// HTTP status of the reply.
     pub status: u16,
-    /// Seconds after which to try again; 0: waiting does not help.
+    /// Seconds until a retry; 0 if waiting does not help.
     pub retry_after: u8,
-    /// The same for every problem of this type.
+    /// Title, equal for every problem of this type.
     pub title: &'static str,
 }
 
@@ -60,12 +60,12 @@ macro_rules! problem_types {
             pub const $name: &$crate::ProblemType =
                 &$crate::ProblemType { word: $word, status: $status, retry_after: $retry_after, title: $title };
         )+
-        /// All of these.
+        /// All problem types of this list.
         pub const ALL: &[&$crate::ProblemType] = &[$($name,)+];
     };
 }
 
-/// Gives every variant of an error its row: an example, its words, cause and remedy.
+/// Gives every variant of an error its row: an example, its codes, cause and remedy.
 #[macro_export]
 macro_rules! reasons {
     (
@@ -90,7 +90,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// One error of each variant, in the order of the rows: for documents and tests.
+            /// One error of each variant, in the order of the rows, for documents and tests.
             pub fn examples() -> Vec<$error> {
                 vec![$($error::$variant $({ $($field: $value),+ })? $(($($item),+))?,)+]
             }
@@ -98,21 +98,21 @@ macro_rules! reasons {
     };
 }
 
-/// The problem types of refusals. Those of HTTP alone are in the server.
+/// Problem types of refusals. Those of HTTP alone are in the server.
 pub mod problem_types {
     problem_types! {
-        // Of the request.
+        // Request.
         EXPIRE_TIME       "expire-time"       400 0 "The expiry is outside the range of time"
         NO_SHARD_KEY      "no-shard-key"      400 0 "The namespace picks shards by a key, and the add has none"
         TOO_MUCH          "too-much"          400 0 "It is more than a sketch takes"
         REPLY_TOO_LARGE   "reply-too-large"   400 0 "The reply would be larger than its bound"
-        // Of the counter.
+        // Counter.
         OVERFLOW          "overflow"          409 0 "The sum would leave the range of 64 bits"
         WRONG_KIND        "wrong-kind"        409 0 "The counter is of another kind"
         TOO_WIDE          "too-wide"          409 0 "The sum over all writers does not fit 64 bits"
         ONE_OWNER         "one-owner"         409 0 "A counter on a shared store has no single owner"
         TOO_MANY_COUNTERS "too-many-counters" 409 0 "The namespace has as many counters as it may have"
-        // Of the token.
+        // Token.
         TOKEN_IN_USE      "token-in-use"      409 1 "The token is in use"
         TOKENS_RESTORING  "tokens-restoring"  409 1 "What was applied under tokens is being put back"
         TOKEN_SPENT       "token-spent"       422 0 "The token was used for another request, or its time is over"
@@ -123,7 +123,7 @@ pub mod problem_types {
         SEQUENCE_GAP      "sequence-gap"      409 0 "A number before this one is missing"
         SEQUENCE_APPLIED  "sequence-applied"  409 0 "The number was applied, and others after it"
         TOKENS_FULL       "tokens-full"       503 5 "As many tokens are remembered as may be"
-        // Of the server.
+        // Server.
         AT_REST           "at-rest"           500 0 "The counter at rest cannot be read"
         BUSY              "busy"              503 1 "Too much of this is under way"
         NO_ROOM           "no-room"           503 5 "The journal has no room"
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_reply_has_no_larger_refusal_in_it_than_a_string_and_its_tag() {
-        // Replies are moved for every command, refused or not.
+        // Every command moves a reply, refused or not, so its size counts.
         assert_eq!(size_of::<Refusal>(), 32);
     }
 

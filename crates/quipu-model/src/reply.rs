@@ -1,11 +1,11 @@
-//! What the engine answers, once, for all doors.
+//! Replies of the engine, shared by all protocols.
 
 use crate::{Estimate, Frequencies, FrequencyInfo, Kind, KindAndDialect, TopInfo, TopItem};
 
-/// The answer to a command.
+/// Reply to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// Done, nothing to tell.
+    /// Done, without a result.
     Ok,
     /// Not done: a condition was not met.
     Nil,
@@ -15,35 +15,35 @@ pub enum Reply {
     Value(Option<i64>),
     /// Values of several counters, in the order asked.
     Values(Vec<Option<i64>>),
-    /// Value after a bounded add, and what was really added.
+    /// The value after a bounded add, and the amount that was added.
     Pair(i64, i64),
     /// The kind of a counter, if there is one.
     Kind(Option<KindAndDialect>),
     /// Names.
     Names(Vec<Box<[u8]>>),
-    /// One step of a walk: the next cursor (0: done) and names.
+    /// One step of a scan: the next cursor (0: done) and names.
     Page(u64, Vec<Box<[u8]>>),
     /// A string.
     Bytes(Box<[u8]>),
     /// Numbers, one for each item in the order asked.
     Integers(Vec<i64>),
-    /// Items, one for each in the order asked; `None`: there is none.
+    /// One entry per requested item, in order; `None` if there is none.
     Items(Vec<Option<Box<[u8]>>>),
-    /// A number that is not known exactly.
+    /// An estimated number.
     Estimate(Estimate),
-    /// How often items came, and how good that is.
+    /// Number of occurrences of items, with error bounds.
     Frequencies(Frequencies),
-    /// How large a sketch of frequencies is.
+    /// Size of a sketch of frequencies.
     FrequencyInfo(FrequencyInfo),
     /// The most frequent items, the most frequent first.
     TopItems(Vec<TopItem>),
-    /// How large a sketch of the most frequent is.
+    /// Size of a top list.
     TopInfo(TopInfo),
     /// The operation has not been applied and will not be.
     Refused(Refusal),
 }
 
-/// Why an operation was not applied. One variant per thing a caller would do about it.
+/// Reason why an operation was not applied. One variant for each distinct reaction of a caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The sum would leave the range of i64.
@@ -52,52 +52,52 @@ pub enum Refusal {
     /// An expiry outside the range of time.
     #[error("invalid expire time")]
     ExpireTime,
-    /// Sketches of different kinds meet, or the counter's kind is known to the store alone.
+    /// Sketches of different kinds meet, or the store alone knows the counter's kind.
     #[error("Operation against a key holding the wrong kind of value; TYPE tells its kind")]
     WrongKind,
     /// Another kind of counter has this name.
     #[error("Operation against a key holding the wrong kind of value: it is {found}")]
     OtherKind {
-        /// What it is.
+        /// Kind of that counter.
         found: KindAndDialect,
     },
-    /// The namespace is for counters of one kind.
+    /// The namespace allows counters of one kind only.
     #[error("Operation against a key holding the wrong kind of value: its namespace has kind = \"{}\"", .allowed.name())]
     KindNotAllowed {
-        /// The kind it is for.
+        /// The allowed kind.
         allowed: Kind,
     },
-    /// The counter is sampled, and what is asked needs an exact one.
+    /// The counter is sampled, and the command needs an exact one.
     #[error("{what} needs an exact counter, and this one is sampled; nothing was applied")]
     Sampled {
-        /// What was asked for.
+        /// The command.
         what: &'static str,
     },
-    /// What was sampled before it came was so at a rarer rate than the counter's namespace says.
+    /// The client sampled at a rarer rate than the namespace of the counter allows.
     #[error("what was sampled before it is sent needs a namespace with sample = {p} or more; nothing was applied")]
     NotSampled {
-        /// Events to one that was taken.
+        /// Number of events per sampled one.
         p: u32,
     },
-    /// No journal space could be had: the disk is full or the preparing of segments is behind.
+    /// No journal space is available: the disk is full, or segment preparation is behind.
     #[error("no room in the journal: {reason}; nothing was applied, reads go on")]
     NoRoom {
-        /// What stands in the way.
+        /// Cause.
         reason: String,
     },
-    /// The disk is too slow for what is asked of it; try again later.
+    /// The disk is too slow for the load; try again later.
     #[error("the journal is {behind_bytes} bytes behind the disk; nothing was applied, try again later")]
     Behind {
-        /// How much waits to be written.
+        /// Bytes that wait to be written.
         behind_bytes: u64,
     },
-    /// New counters are not taken: the memory limit is reached and nothing can leave memory.
+    /// New counters are refused: the memory limit is reached and no counter can leave memory.
     #[error("the memory limit of {bytes_max} bytes is reached; existing counters go on counting")]
     NoMemory {
         /// The limit.
         bytes_max: u64,
     },
-    /// The counter's namespace has as many as it may have.
+    /// The namespace has its maximum number of counters.
     #[error("the namespace has {counters_max} counters, which is its limit; existing counters go on counting")]
     TooManyCounters {
         /// The limit.
@@ -106,10 +106,10 @@ pub enum Refusal {
     /// The counter at rest could not be read.
     #[error("the counter could not be read: {reason}")]
     AtRest {
-        /// What stands in the way.
+        /// Cause.
         reason: String,
     },
-    /// A walk over all names inside a transaction, while some of them are at rest.
+    /// SCAN or KEYS inside a transaction, while some counters are at rest.
     #[error("SCAN and KEYS are not possible inside a transaction while counters are at rest")]
     WalkTogether,
     /// The sum over all writers does not fit a reply, or an add would move it further out.
@@ -121,38 +121,39 @@ pub enum Refusal {
         /// The sum.
         sum: Box<i128>,
     },
-    /// The command needs an owner that decides alone, which a counter on a shared store does not have.
+    /// The command needs one owner that decides alone. A counter on a shared store does not have
+    /// one.
     #[error("{what} needs a single owner, which a counter on a shared store does not have")]
     OneOwner {
-        /// What was asked for.
+        /// The command.
         what: &'static str,
     },
-    /// The counter's namespace picks the shard by a key, and the command names none.
+    /// The namespace picks the shard by a key, and the command has none.
     #[error("this namespace says pick = \"hash\": an add names its shard with SHARDKEY; nothing was applied")]
     NoShardKey,
-    /// The store does not answer, and without it the command cannot be carried out.
+    /// The store does not respond, and the command needs it.
     #[error(
         "the shared store does not answer, and this command needs it; nothing was applied, try again later (plain adds go on where fail_mode is local or open)"
     )]
     StoreDown,
-    /// This node may not count: another one has its identity, or it was away for too long.
+    /// This node may not count: another node has its identity, or it was away for too long.
     #[error("{reason}")]
     Fenced {
-        /// Why, and what to do about it.
+        /// Cause and remedy.
         reason: String,
     },
-    /// Another node is carrying out the command with this token; its reply will be there soon.
+    /// Another node is applying the command with this token; its reply will be there soon.
     #[error("the token is in use by writer {owner}; nothing was applied, try again")]
     TokenInUse {
-        /// Who has it.
+        /// Writer that holds the token.
         owner: crate::Writer,
     },
-    /// The shared store has lost data, and the nodes put back what they know of tokens.
+    /// The shared store lost data, and the nodes restore their records of tokens.
     #[error(
         "the shared store has lost data, and what was applied under tokens is being put back; nothing was applied, try again"
     )]
     TokensRestoring,
-    /// The token was used for something else, or its time is over.
+    /// The token was used for another command, or its window is over.
     #[error("the token was used for another command, or its time is over; nothing was applied")]
     TokenSpent,
     /// The token was used for another command, within its window.
@@ -164,55 +165,56 @@ pub enum Refusal {
         /// The window.
         window_millis: u64,
     },
-    /// The token carries a time that has not come yet.
+    /// The token carries a time in the future.
     #[error("the token is from the future; nothing was applied")]
     TokenFromFuture,
-    /// As many tokens are remembered as may be, and none of them is forgotten before its time.
+    /// The number of remembered tokens is at its limit. No token is forgotten before its time.
     #[error("{tokens_max} tokens are remembered, which is the limit; nothing was applied, try again later")]
     TokensFull {
         /// The limit.
         tokens_max: u64,
     },
-    /// The producer's number comes after one that was not applied.
+    /// The producer skipped a number: the one before was not applied.
     #[error("the next sequence number of this producer is {expected}; nothing was applied")]
     SequenceGap {
-        /// The number that comes next.
+        /// The expected number.
         expected: u64,
     },
-    /// The producer's number was applied, and later ones were, so its reply is no longer known.
+    /// The number was applied, and later ones too, so its reply is no longer known.
     #[error("this sequence number was already applied, the last one is {last}; it was not applied again")]
     SequenceApplied {
-        /// The last number that was applied.
+        /// Last applied number.
         last: u64,
     },
-    /// As many producers of sequences are remembered as may be.
+    /// The number of remembered producers is at its limit.
     #[error("{producers_max} producers are remembered, which is the limit; nothing was applied")]
     ProducersFull {
         /// The limit.
         producers_max: u64,
     },
-    /// A token on something that is no mutation, or on several that are not sets.
+    /// A token on a command that is no mutation, or on several mutations other than sets.
     #[error("only a single mutation can have a token; nothing was applied")]
     NotOnce,
-    /// The counter is no sketch of uniques in Redis's form, which a command of Redis's dialect asks for.
+    /// A command of Redis's dialect needs a sketch of uniques in Redis's form; the counter is not
+    /// one.
     #[error("Key is not a valid HyperLogLog string value. It is {found}")]
     NotHll {
-        /// What it is.
+        /// Kind of that counter.
         found: KindAndDialect,
     },
-    /// A string that begins like a sketch of Redis's and is none.
+    /// A string that begins like a HyperLogLog of Redis but is not valid.
     #[error("Corrupted HLL object detected")]
     CorruptHll,
-    /// There is no sketch of that name, and the command does not make one.
+    /// No sketch has that name, and the command does not create one.
     #[error("key does not exist")]
     NoSketch {
-        /// Which kind was asked for.
+        /// Requested kind.
         kind: Kind,
     },
-    /// There is a counter of that name.
+    /// A counter of that name exists.
     #[error("key already exists")]
     SketchExists {
-        /// Which kind was to be made.
+        /// Kind of the sketch that was to be created.
         kind: Kind,
     },
     /// Sketches of different sizes cannot be merged.
@@ -221,31 +223,31 @@ pub enum Refusal {
     /// A sketch of that size cannot be made.
     #[error("{reason}")]
     BadSize {
-        /// Why.
+        /// Cause.
         reason: String,
     },
     /// A counter within the sketch would leave its range; nothing was counted.
     #[error("a counter of the sketch would overflow; nothing was counted")]
     SketchOverflow,
-    /// An item that a list would have to keep is too long.
+    /// An item of a top list is too long to be stored.
     #[error("an item is too long: at most {bytes_max} bytes are kept")]
     ItemTooLong {
         /// The bound.
         bytes_max: usize,
     },
-    /// What is asked cannot be done to sketches of this form.
+    /// Sketches of this form do not support the command.
     #[error("{reason}")]
     NotOffered {
-        /// What, and why.
+        /// The command and the reason.
         reason: &'static str,
     },
-    /// The reply could be too long to be remembered.
+    /// The reply could be too long to be remembered under a token.
     #[error("a reply of more than {bytes_max} bytes cannot be remembered under a token; nothing was applied")]
     TokenReply {
         /// The bound.
         bytes_max: usize,
     },
-    /// The answer would be larger than its bound.
+    /// The reply would exceed its bound.
     #[error("the reply would exceed {bytes_max} bytes; use SCAN")]
     ReplyTooLarge {
         /// The bound.

@@ -1,36 +1,42 @@
-//! What may be asked of the approximate kinds: unique, frequency and top.
+//! Commands on the approximate kinds: unique, frequency and top.
 //!
-//! In: names, items and numbers, borrowed like those of other commands. Out: nothing; the engine carries them out.
+//! In: names, items and numbers, borrowed like those of other commands. Out: nothing; the engine
+//! executes them.
 //!
-//! A sketch is asked in one of two **dialects**. In Redis's it is made in Redis's form, only such sketches are taken, and answers are what Redis's own commands and those
-//! of its modules reply. In our own it is made in our form, both forms are taken, and answers say how good they are. Sketches of one command are all of one form: those of two cannot be merged.
+//! Each command has one of two **dialects**:
+//! - Redis's: it creates sketches in Redis's form, accepts only these, and replies as the commands
+//!   of Redis and of its modules do;
+//! - native: it creates sketches in Quipu's form, accepts both forms, and replies with error
+//!   bounds.
+//!
+//! All sketches of one command have one form, because sketches of two forms cannot be merged.
 
 use crate::{Expiry, Kind, Millis, Name, SetCondition, SetExpiry, token};
 
-/// Most items that a top may be asked to keep: as many as a reply of its list may name.
+/// Most items of a top list: the number that a reply can list.
 pub const TOP_ITEMS_MAX: u32 = 10_000;
 
-/// In whose terms something is asked, and in whose form a sketch is kept.
+/// Dialect of a command, and form of a sketch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dialect {
-    /// Redis's: what its commands and modules do, bytes included. Its hash is known to everybody.
+    /// Redis's: equal to the commands of Redis and its modules, bytes included. Its hash is public.
     Redis,
-    /// Our own: less memory, less error, bounds, and a hash with a secret.
+    /// Quipu's: less memory, less error, bounds, and a hash with a secret.
     Native,
 }
 
-/// A number that is no integer; never NaN, so that it equals itself.
+/// A finite fraction; never NaN, so that it equals itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fraction(u64); // bits of a finite f64
 
 impl Fraction {
-    /// `None` if it is not finite.
+    /// Creates a fraction; `None` if the number is not finite.
     pub fn new(number: f64) -> Option<Fraction> {
-        // Both zeros are one number.
+        // Maps -0.0 to 0.0, so that both zeros are equal.
         number.is_finite().then(|| Fraction((number + 0.0).to_bits()))
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> f64 {
         f64::from_bits(self.0)
     }
@@ -39,182 +45,188 @@ impl Fraction {
 /// One operation on sketches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SketchCommand<'a> {
-    /// Observes or counts items that came at this time, which matters to a sketch over time: they are in the pane of that, or too late. Replies what the command does.
+    /// Observes or counts items with their own time. A sketch over time counts them in the pane of
+    /// that time, or as late. Replies as the inner command does.
     At {
-        /// When they came.
+        /// Time of the items.
         at: Millis,
         /// `Observe`, `CountItems` or `CountTop`.
         command: Box<SketchCommand<'a>>,
     },
-    // ---- unique -----------------------------------------------------------------------------------------------------------------
-    /// Notes items as seen; replies `Integer`: 1 if that changed or made the sketch, else 0.
+    /// Records items as seen; replies `Integer`: 1 if that changed or created the sketch, else 0.
     Observe {
-        /// Which sketch; it is made if it does not exist.
+        /// Sketch name; created if it does not exist.
         name: Name<'a>,
-        /// What was seen; may be empty.
+        /// Seen items; may be empty.
         items: Vec<&'a [u8]>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// Replies `Estimate`: how many different items are in any of them. One that does not exist has none.
+    /// Replies `Estimate`, the number of different items in any of the sketches. A missing sketch
+    /// has none.
     CountUnique {
-        /// Which sketches; not empty.
+        /// Sketch names; not empty.
         names: Vec<Name<'a>>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// Makes the first hold what any of them does; replies `Ok`. It is made if it does not exist.
+    /// Merges all sketches into the first, which is created if it does not exist; replies `Ok`.
     MergeUnique {
-        /// The sketch that is changed, then those it takes in; not empty.
+        /// The changed sketch, then the merged ones; not empty.
         names: Vec<Name<'a>>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// Replies `Estimate`, of items that two sketches of our own form have in common, or that are in the first alone.
+    /// Replies `Estimate`, the number of items that two sketches of Quipu's form have in common, or
+    /// that only the first has.
     RelateUnique {
-        /// Both of them.
+        /// Names of both sketches.
         names: [Name<'a>; 2],
-        /// How they are related.
+        /// Relation to estimate.
         relation: Relation,
     },
-    // ---- strings, which sketches of uniques are to Redis's commands ------------------------------------------------------------------
-    /// Replies `Bytes`: a part of the string that Redis would keep, digits of a count included; empty without a counter.
+    /// Replies `Bytes`, a part of the string that Redis would store, digits of a count included.
+    /// Empty without a counter.
     ReadRange {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
-        /// The first byte; negative ones are counted from the end.
+        /// First byte; negative values count from the end.
         from: i64,
-        /// The last byte.
+        /// Last byte.
         to: i64,
     },
-    /// Replies `Integer`: the length of that string; 0 without a counter.
+    /// Replies `Integer`, the length of that string; 0 without a counter.
     StringLength {
-        /// Which counter.
+        /// Counter name.
         name: Name<'a>,
     },
-    /// Takes a string of Redis's HyperLogLog in place of whatever is there; replies `Ok` (set) or `Nil` (condition not met).
+    /// Replaces the counter by a string of Redis's HyperLogLog; replies `Ok` (set) or `Nil`
+    /// (condition not met).
     SetString(SetString<'a>),
-    // ---- frequency --------------------------------------------------------------------------------------------------------------
-    /// Makes a sketch of how often items come; replies `Ok`. Refused if there is a counter of that name.
+    /// Creates a sketch of item frequencies; replies `Ok`. Refused if a counter has that name.
     MakeFrequency {
-        /// Its name.
+        /// Sketch name.
         name: Name<'a>,
-        /// How large it is.
+        /// Size.
         size: FrequencySize,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// Counts items; replies `Integers`: the most that each may have come to. All are counted or none is.
+    /// Counts items; replies `Integers`, the upper bound of each item's count. All are counted or
+    /// none is.
     CountItems {
-        /// Which sketch.
+        /// Sketch name.
         name: Name<'a>,
-        /// Items, and how often each came.
+        /// Items, each with its number of occurrences.
         items: Vec<(&'a [u8], u64)>,
-        /// Make it so if it does not exist; else it is refused.
+        /// Size of a new sketch; `None` refuses if the sketch does not exist.
         make: Option<FrequencySize>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// How often items came; replies `Integers` in Redis's dialect, `Frequencies` in ours.
+    /// Reads item frequencies; replies `Integers` in Redis's dialect, `Frequencies` in Quipu's.
     ReadItems {
-        /// Which sketch.
+        /// Sketch name.
         name: Name<'a>,
-        /// Which items.
+        /// Items.
         items: Vec<&'a [u8]>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// Makes the first the weighted sum of the others, which have its size and form; replies `Ok`. What it had before stays in it only if it is among them. Our own form takes no negative weights.
+    /// Sets the first sketch to the weighted sum of the others, which must have its size and form.
+    /// Its previous content counts only if it is listed again. Quipu's form takes no negative
+    /// weights. Replies `Ok`.
     MergeFrequency {
-        /// The sketch that is changed, then those that are added up; at least two.
+        /// The changed sketch, then the summands; at least two names.
         names: Vec<Name<'a>>,
-        /// A weight for each that is added up.
+        /// A weight for each summand.
         weights: Vec<i64>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
     /// Replies `FrequencyInfo`.
     FrequencyInfo {
-        /// Which sketch.
+        /// Sketch name.
         name: Name<'a>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    // ---- top --------------------------------------------------------------------------------------------------------------------
-    /// Makes a sketch of what comes most often; replies `Ok`. Refused if there is a counter of that name.
+    /// Creates a top list; replies `Ok`. Refused if a counter has that name.
     MakeTop {
-        /// Its name.
+        /// Sketch name.
         name: Name<'a>,
-        /// How large it is.
+        /// Size.
         size: TopSize,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// Counts items; replies `Items`: for each the one that has left the list for it, if one has. All are counted or none is.
+    /// Counts items; replies `Items`, for each the item that it displaced from the list, if any.
+    /// All are counted or none is.
     CountTop {
-        /// Which sketch.
+        /// Sketch name.
         name: Name<'a>,
-        /// Items, and how often each came.
+        /// Items, each with its number of occurrences.
         items: Vec<(&'a [u8], u64)>,
-        /// Make it so if it does not exist; else it is refused.
+        /// Size of a new sketch; `None` refuses if the sketch does not exist.
         make: Option<TopSize>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
     /// Replies `Integers`: 1 for each item in the list, else 0.
     IsTop {
-        /// Which sketch.
+        /// Sketch name.
         name: Name<'a>,
-        /// Which items.
+        /// Items.
         items: Vec<&'a [u8]>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// Replies `Integers`: the most that each may have come to.
+    /// Replies `Integers`, the upper bound of each item's count.
     ReadTop {
-        /// Which sketch.
+        /// Sketch name.
         name: Name<'a>,
-        /// Which items.
+        /// Items.
         items: Vec<&'a [u8]>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
-    /// Replies `TopItem`, the most frequent first.
+    /// Replies `TopItems`, the most frequent first.
     ListTop {
-        /// Which sketch.
+        /// Sketch name.
         name: Name<'a>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
     /// Replies `TopInfo`.
     TopInfo {
-        /// Which sketch.
+        /// Sketch name.
         name: Name<'a>,
-        /// In which dialect.
+        /// Dialect.
         dialect: Dialect,
     },
 }
 
-/// How two sets of items are related.
+/// Relation of two sets of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
-    /// What both have.
+    /// Items of both sets.
     Intersection,
-    /// What the first has and the second has not.
+    /// Items of the first set that the second does not have.
     Difference,
 }
 
-/// How large a sketch of frequencies is.
+/// Size of a sketch of frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrequencySize {
-    /// By its table.
+    /// Given by its table.
     Dimensions {
-        /// Counters of a row.
+        /// Counters per row.
         width: u64,
-        /// Rows.
+        /// Number of rows.
         depth: u64,
     },
-    /// By how good it is: in all but `probability` of the cases a count is not more than `error` of all that came too high.
+    /// Given by its accuracy: with a chance of 1 - `probability`, a count exceeds the true one by
+    /// at most `error` times the total.
     Accuracy {
         /// Between 0 and 1.
         error: Fraction,
@@ -223,55 +235,58 @@ pub enum FrequencySize {
     },
 }
 
-/// How large a sketch of the most frequent is.
+/// Size of a top list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopSize {
-    /// How many items its list has.
+    /// Number of items in its list.
     pub k: u32,
-    /// Redis's table: counters of a row. Ours is not sized by it.
+    /// Counters per row of Redis's table; Quipu's form ignores it.
     pub width: u32,
-    /// Redis's table: rows. Ours is not sized by it.
+    /// Rows of Redis's table; Quipu's form ignores it.
     pub depth: u32,
-    /// Redis's chance that a counter of another item is taken down; 0 to 1. Ours does not roll dice.
+    /// Chance in Redis's form that a count decrements another item's counter; 0 to 1. Quipu's form
+    /// is deterministic.
     pub decay: Fraction,
 }
 
 impl FrequencySize {
-    /// What a sketch is made like when it is first counted in: `at_most` is at most a ten-thousandth of all too high, but for one item in a thousand.
+    /// Returns the size of a sketch created by its first count. `at_most` is too high by at most a
+    /// ten-thousandth of the total, except for one item in a thousand.
     pub fn default_size() -> FrequencySize {
         FrequencySize::Accuracy { error: Fraction(0.0001f64.to_bits()), probability: Fraction(0.001f64.to_bits()) }
     }
 }
 
 impl TopSize {
-    /// What a list is made like when it is first counted in.
+    /// Returns the size of a list created by its first count.
     pub fn default_size() -> TopSize {
         TopSize::with_k(100)
     }
 
-    /// What `TOPK.RESERVE` takes where it is told no more than `k`.
+    /// Returns the size of `TOPK.RESERVE` with `k` alone.
     pub fn with_k(k: u32) -> TopSize {
         TopSize { k, width: 8, depth: 7, decay: Fraction(0.9f64.to_bits()) }
     }
 }
 
-/// A set of a string, with what Redis's SET can ask for beside it.
+/// A set of a string with the options of Redis's SET.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetString<'a> {
-    /// Which counter.
+    /// Counter name.
     pub name: Name<'a>,
-    /// The string: what Redis keeps of a HyperLogLog.
+    /// The string: a HyperLogLog in Redis's encoding.
     pub bytes: &'a [u8],
-    /// Under which condition.
+    /// Condition for the set.
     pub condition: SetCondition,
-    /// What happens to the expiry.
+    /// Effect on the expiry.
     pub expiry: SetExpiry,
-    /// Reply what was there before, `Value` of a count and `Bytes` of a string, instead of `Ok` or `Nil`.
+    /// Replies with the previous content, `Value` of a count and `Bytes` of a string, instead of
+    /// `Ok` or `Nil`.
     pub reply_old: bool,
 }
 
 impl<'a> SketchCommand<'a> {
-    /// What it asks for, and of which time, if that was said.
+    /// Returns the inner command, and its time if it has one.
     pub fn command_and_time(&self) -> (&SketchCommand<'a>, Option<Millis>) {
         match self {
             SketchCommand::At { at, command } => (command.command_and_time().0, Some(*at)),
@@ -279,7 +294,7 @@ impl<'a> SketchCommand<'a> {
         }
     }
 
-    /// The counters it touches, the one it may change first.
+    /// Returns the names of its counters; the one that it may change comes first.
     pub fn names(&self) -> &[Name<'a>] {
         match self {
             SketchCommand::At { command, .. } => command.names(),
@@ -304,7 +319,7 @@ impl<'a> SketchCommand<'a> {
         }
     }
 
-    /// Whether it may change a counter.
+    /// Returns true if it may change a counter.
     pub fn writes(&self) -> bool {
         match self {
             SketchCommand::At { command, .. } => command.writes(),
@@ -329,7 +344,7 @@ impl<'a> SketchCommand<'a> {
         }
     }
 
-    /// The kind that it is about; of strings, which a count is one of, that of the one string that can be set.
+    /// Returns the kind of its counter. For string commands it is that of the only settable string.
     pub fn kind(&self) -> Kind {
         match self {
             SketchCommand::At { command, .. } => command.kind(),
@@ -354,7 +369,7 @@ impl<'a> SketchCommand<'a> {
         }
     }
 
-    /// The counter it may make.
+    /// Returns the name of the counter that it may create.
     pub fn creates(&self) -> Option<Name<'a>> {
         match self {
             SketchCommand::At { command, .. } => command.creates(),
@@ -369,7 +384,7 @@ impl<'a> SketchCommand<'a> {
         }
     }
 
-    /// Appends what it would do, such that others have other bytes; false if it changes nothing.
+    /// Appends a distinct encoding of the change; returns false if the command changes nothing.
     pub(crate) fn append_payload(&self, out: &mut Vec<u8>) -> bool {
         let number = |out: &mut Vec<u8>, number: u64| out.extend_from_slice(&number.to_le_bytes());
         let put_items = |out: &mut Vec<u8>, items: &[(&[u8], u64)]| {
@@ -457,100 +472,101 @@ fn put_top_size(out: &mut Vec<u8>, size: Option<TopSize>) {
     }
 }
 
-/// A number that is not known exactly, and what it lies between, nearly always: two standard deviations to either side.
+/// An estimate with its interval of two standard deviations to either side, which nearly always
+/// holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
-    /// What it most likely is.
+    /// Most likely value.
     pub value: u64,
-    /// It is hardly less.
+    /// Lower end of the interval.
     pub low: u64,
-    /// It is hardly more.
+    /// Upper end of the interval.
     pub high: u64,
 }
 
 impl Estimate {
-    /// What is known exactly.
+    /// Returns an exact estimate.
     pub fn exact(value: u64) -> Estimate {
         Estimate { value, low: value, high: value }
     }
 
-    /// Whether it may as well be nothing: it is below what can be told.
+    /// Returns true if it cannot be distinguished from 0.
     pub fn is_below_resolution(self) -> bool {
         self.low == 0
     }
 }
 
-/// How often items came, of all that did.
+/// Number of occurrences of items, with the total.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frequencies {
-    /// One for each item that was asked for, in order.
+    /// One row for each requested item, in order.
     pub rows: Vec<Frequency>,
-    /// How much came in all: N.
+    /// Total of all occurrences, N.
     pub total: u64,
-    /// An item came at least `at_most` − this, nearly always: ε·N.
+    /// Error bound ε·N: nearly always, the true count is at least `at_most` minus this.
     pub error: u64,
 }
 
-/// How often an item came.
+/// Number of occurrences of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frequency {
-    /// Not more often.
+    /// Upper bound.
     pub at_most: u64,
-    /// Most likely so often.
+    /// Most likely value.
     pub typical: u64,
 }
 
-/// How large a sketch of frequencies is, and how much it has counted.
+/// Size and total of a sketch of frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrequencyInfo {
-    /// Counters of a row.
+    /// Counters per row.
     pub width: u64,
-    /// Rows.
+    /// Number of rows.
     pub depth: u64,
-    /// How much came in all.
+    /// Total of all occurrences.
     pub total: u64,
-    /// In whose form it is kept.
+    /// Form of the sketch.
     pub dialect: Dialect,
 }
 
-/// An item of a list of the most frequent.
+/// An item of a top list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopItem {
     /// The item.
     pub item: Box<[u8]>,
-    /// It did not come more often.
+    /// Upper bound of its count.
     pub at_most: u64,
-    /// It came so often at least.
+    /// Lower bound of its count.
     pub at_least: u64,
-    /// Whether it is surely among the most frequent.
+    /// True if it is certainly among the most frequent.
     pub certain: bool,
 }
 
-/// How large a sketch of the most frequent is.
+/// Size and total of a top list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopInfo {
-    /// As it was asked for; of our own form width, depth and decay mean nothing.
+    /// Requested size. Quipu's form ignores width, depth and decay.
     pub size: TopSize,
-    /// How much came in all.
+    /// Total of all occurrences.
     pub total: u64,
-    /// In whose form it is kept.
+    /// Form of the sketch.
     pub dialect: Dialect,
 }
 
-/// What a counter is: its kind, and in whose form it is kept. A count has one form, which is Redis's.
+/// Kind of a counter, and form of its sketch. A count has one form, which is Redis's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KindAndDialect {
-    /// What it counts.
+    /// Kind of the counter.
     pub kind: Kind,
-    /// In whose form.
+    /// Form of the sketch.
     pub dialect: Dialect,
 }
 
 impl KindAndDialect {
-    /// Of a count.
+    /// Kind and form of a count.
     pub const COUNT: KindAndDialect = KindAndDialect { kind: Kind::Count, dialect: Dialect::Redis };
 
-    /// The command that reads such a counter.
+    /// Returns the name of the command that reads such a counter.
     pub fn read_command(self) -> &'static str {
         match (self.kind, self.dialect) {
             (Kind::Count, _) => "GET",
@@ -564,7 +580,7 @@ impl KindAndDialect {
     }
 }
 
-/// For error texts: the kind, and which command reads it.
+/// Text for errors: the kind, and the command that reads it.
 impl std::fmt::Display for KindAndDialect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "of kind {}, which {} reads", self.kind.name(), self.read_command())

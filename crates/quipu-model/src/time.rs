@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// How long until `later`; zero if it has passed.
+    /// Returns the milliseconds until `later`; zero if it has passed.
     pub fn until(self, later: Millis) -> u64 {
         later.0.saturating_sub(self.0)
     }

@@ -1,14 +1,16 @@
-//! Tokens: how a mutation is told from its retries.
+//! Tokens identify a mutation and its retries.
 //!
-//! In: what a client calls its mutation, and the mutation. Out: the time that a name carries and what that means; the bytes in which two mutations are
-//! compared; the answer as it is remembered.
+//! In: a mutation, and its identity from the client. Out: the time in a token and its freshness;
+//! bytes for comparing two mutations; the reply in its stored form.
 //!
-//! A mutation is named by a **token** (a producer and an item of its own choosing) or by a **sequence number** of a producer. A token may carry the time at
-//! which it was made; then one that is too old to be remembered is known to be, and is refused. One that carries none is forgotten after the window.
+//! A mutation is identified by a **token** (a producer and an item of its own choosing) or by a
+//! **sequence number** of a producer. A token may carry its creation time. If it is too old to be
+//! remembered, that time shows it, and the token is refused. A token without a time is forgotten
+//! after the window.
 //!
 //! Invariants:
-//! - different identities have different keys, different commands have different payloads;
-//! - a token that is fresh at a time was not made so long before it that a retry may have been forgotten.
+//! - different identities have different keys, and different commands have different payloads;
+//! - while a token is fresh, no retry of it can have been forgotten.
 //!
 //! Not here: remembering (the engine), claims on a shared store (`shared::claim`).
 
@@ -17,56 +19,60 @@ use std::time::Duration;
 use crate::shared::claim::TOKEN_BYTES_MAX;
 use crate::{Command, Expiry, ExpiryCondition, ExpiryTime, Millis, Reply, SetCondition, SetExpiry};
 
-/// Longest producer and item together: with a byte for their border they are a token of a shared store.
+/// Longest producer and item together. With a separator byte they form a token of a shared store.
 pub const IDENTITY_BYTES_MAX: usize = TOKEN_BYTES_MAX - 1;
 
-/// So far ahead of this node's clock a token may be: clocks of clients differ, by seconds where they are kept and rarely by a minute.
+/// Greatest lead of a token's time over this node's clock. Clocks of synchronised clients differ by
+/// seconds, and rarely by a minute.
 pub const TOKEN_AHEAD_MAX: Duration = Duration::from_secs(60);
 
-/// Digits of the milliseconds in a token `ms-nonce`: those of the years 2001 to 2286. Fewer or more are a number of something else.
+/// Digits of the milliseconds in a token `ms-nonce`: those of the years 2001 to 2286. Any other
+/// number of digits has another meaning.
 const MILLIS_DIGITS: usize = 13;
 
-/// Length of a UUID as it is written.
+/// Length of a UUID in text form.
 const UUID_BYTES: usize = 36;
 
-/// Longest answer that is remembered, about: what a few hundred items with their names take. A mutation whose answer may be longer is refused a token.
+/// Approximate longest stored reply: a few hundred items with their names. A mutation with a
+/// possibly longer reply must not have a token.
 pub const STORED_REPLY_BYTES_MAX: usize = 64 << 10;
 
-/// What a client calls a mutation.
+/// Identity of a mutation, chosen by the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity<'a> {
-    producer: &'a [u8], // with the item, at most IDENTITY_BYTES_MAX bytes
+    // With the item, at most IDENTITY_BYTES_MAX bytes.
+    producer: &'a [u8],
     item: IdentityItem<'a>,
 }
 
-/// What a producer calls one of its mutations.
+/// Identity of one mutation of a producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdentityItem<'a> {
-    /// A token of its own choosing; not empty.
+    /// A token of the producer's choosing; not empty.
     Token(&'a [u8]),
     /// The number of the mutation, from 1 on, without gaps.
     Sequence(u64),
 }
 
-/// What cannot name a mutation.
+/// An invalid identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadIdentity {
     /// Over the bound.
     #[error("producer and item are too long: {bytes} bytes, at most {IDENTITY_BYTES_MAX} are allowed")]
     TooLong {
-        /// Their length.
+        /// Length of both.
         bytes: usize,
     },
-    /// Every mutation would have the same.
+    /// An empty token would be equal for all mutations.
     #[error("a token must not be empty")]
     Empty,
-    /// Numbers begin with 1.
+    /// Sequence numbers begin with 1.
     #[error("sequence numbers begin with 1")]
     Zero,
 }
 
 impl<'a> Identity<'a> {
-    /// A token; a client that is alone may leave its producer empty.
+    /// Creates the identity of a token. A single client may leave the producer empty.
     pub fn token(producer: &'a [u8], item: &'a [u8]) -> Result<Identity<'a>, BadIdentity> {
         if item.is_empty() {
             return Err(BadIdentity::Empty);
@@ -74,7 +80,7 @@ impl<'a> Identity<'a> {
         Identity::checked(producer, item.len(), IdentityItem::Token(item))
     }
 
-    /// The number of a mutation among those of its producer.
+    /// Creates the identity of the producer's nth mutation.
     pub fn sequence(producer: &'a [u8], n: u64) -> Result<Identity<'a>, BadIdentity> {
         match n {
             0 => Err(BadIdentity::Zero),
@@ -89,35 +95,36 @@ impl<'a> Identity<'a> {
         }
     }
 
-    /// The identity of a token whose [key](Identity::key) this is.
+    /// Decodes the identity of a token from its [key](Identity::key).
     pub fn from_token_key(key: &'a [u8]) -> Option<Identity<'a>> {
         let (&producer_bytes, rest) = key.split_first()?;
         let (producer, item) = rest.split_at_checked(usize::from(producer_bytes))?;
         Identity::token(producer, item).ok()
     }
 
-    /// Who names it.
+    /// Returns the producer.
     pub fn producer(&self) -> &'a [u8] {
         self.producer
     }
 
-    /// How.
+    /// Returns the token or the sequence number.
     pub fn item(&self) -> IdentityItem<'a> {
         self.item
     }
 
-    /// The bytes under which it is remembered: of a token, all of it; of a sequence, its producer. At most [`TOKEN_BYTES_MAX`].
+    /// Returns the storage key: a token's is all of it, a sequence's is its producer. At most
+    /// [`TOKEN_BYTES_MAX`] bytes.
     pub fn key(&self) -> Vec<u8> {
         let item = if let IdentityItem::Token(item) = self.item { item } else { &[] };
         let mut key = Vec::with_capacity(1 + self.producer.len() + item.len());
-        // The bound keeps it below a byte.
+        // The bound keeps the length below 256.
         key.push(self.producer.len() as u8);
         key.extend_from_slice(self.producer);
         key.extend_from_slice(item);
         key
     }
 
-    /// The time it carries: that of a UUID of version 7, or of `ms-nonce` with 13 digits.
+    /// Returns the time in the token: of a UUID of version 7, or of `ms-nonce` with 13 digits.
     pub fn time(&self) -> Option<Millis> {
         match self.item {
             IdentityItem::Token(item) => uuid_time(item).or_else(|| prefix_time(item)),
@@ -126,18 +133,18 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// What the time that a token carries says of it.
+/// Freshness of a token by its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenAge {
-    /// It may be applied, if it was not before.
+    /// It may be applied, unless it was before.
     Fresh,
     /// It may have been applied and forgotten.
     TooOld,
-    /// It would be remembered for longer than the window.
+    /// It would outlive the window.
     FromFuture,
 }
 
-/// Whether a token that carries this time is fresh.
+/// Returns the freshness of a token with this time.
 pub fn token_age(carried: Millis, now: Millis, window: Duration) -> TokenAge {
     if carried.0 > time_after(now, TOKEN_AHEAD_MAX).0 {
         TokenAge::FromFuture
@@ -148,7 +155,8 @@ pub fn token_age(carried: Millis, now: Millis, window: Duration) -> TokenAge {
     }
 }
 
-/// Until when a token that was applied then is remembered: for the window, and for as long as it may have been ahead.
+/// Returns the time until which an applied token is remembered: the window plus its greatest
+/// possible lead.
 pub fn forget_at(applied: Millis, window: Duration) -> Millis {
     time_after(time_after(applied, window), TOKEN_AHEAD_MAX)
 }
@@ -183,7 +191,7 @@ fn prefix_time(item: &[u8]) -> Option<Millis> {
     Some(Millis(digits.iter().fold(0, |millis, digit| millis * 10 + u64::from(digit - b'0'))))
 }
 
-/// The answer of a mutation, as it is remembered.
+/// Stored reply of a mutation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredReply {
     /// [`Reply::Ok`].
@@ -194,15 +202,15 @@ pub enum StoredReply {
     Integer(i64),
     /// [`Reply::Value`] of a counter that existed.
     Value(i64),
-    /// [`Reply::Value`] of one that did not.
+    /// [`Reply::Value`] of a counter that did not exist.
     Absent,
-    /// [`Reply::Pair`]; apart, because nearly all answers are one number.
+    /// [`Reply::Pair`]; boxed, because nearly all replies are one number.
     Pair(Box<(i64, i64)>),
-    /// Several things; apart, too.
+    /// A list of results; boxed, too.
     List(Box<StoredList>),
 }
 
-/// An answer of several things, at most [`STORED_REPLY_BYTES_MAX`] of them in bytes.
+/// A stored list of results, at most [`STORED_REPLY_BYTES_MAX`] bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredList {
     /// [`Reply::Bytes`].
@@ -214,7 +222,7 @@ pub enum StoredList {
 }
 
 impl StoredList {
-    /// About how many bytes it takes, rather more than less.
+    /// Returns its approximate size in bytes, rather too high than too low.
     pub fn heap_bytes(&self) -> usize {
         const EACH: usize = 24;
         match self {
@@ -228,7 +236,7 @@ impl StoredList {
 }
 
 impl StoredReply {
-    /// What is remembered of a reply; `None`: it is no answer of a mutation, or a refusal, of which there is nothing to remember.
+    /// Converts a reply. `None` for the reply of a read, and for a refusal, which is not stored.
     pub fn from_reply(reply: &Reply) -> Option<StoredReply> {
         Some(match reply {
             Reply::Ok => StoredReply::Ok,
@@ -244,7 +252,7 @@ impl StoredReply {
         })
     }
 
-    /// The reply again.
+    /// Converts back into a reply.
     pub fn to_reply(&self) -> Reply {
         match self {
             StoredReply::Ok => Reply::Ok,
@@ -261,7 +269,7 @@ impl StoredReply {
         }
     }
 
-    /// About how many bytes it takes beside itself.
+    /// Returns its approximate heap size in bytes.
     pub fn heap_bytes(&self) -> usize {
         match self {
             StoredReply::Pair(_) => 16,
@@ -271,7 +279,8 @@ impl StoredReply {
     }
 }
 
-/// Appends what a mutation would do, such that others have other bytes, one after the other too; false if it is none.
+/// Appends a distinct encoding of a mutation, also in concatenation with others; returns false for
+/// other commands.
 pub fn append_payload(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
     let mut name = |tag: u8, name: &crate::Name<'_>| {
         out.push(tag);

@@ -1,9 +1,9 @@
-//! How the value of a setting is written, in a file, a flag or a body.
+//! Syntax of a setting's value in a file, a flag or a body.
 
-/// How a value is written; decides which types of TOML and JSON are right.
+/// Syntax of a value; decides the valid types of TOML and JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueForm {
-    /// A path, an address, a word.
+    /// A path, an address, a name.
     Text,
     /// A whole number.
     Number,
@@ -11,14 +11,14 @@ pub enum ValueForm {
     Size,
     /// A text with a unit.
     Time,
-    /// A whole number, or a word for leaving it to the program.
+    /// A whole number, or `auto`.
     NumberOrAuto,
     /// True or false.
     Switch,
 }
 
 impl ValueForm {
-    /// What `--help` calls the value.
+    /// Returns the name of the value in `--help`.
     pub fn value_name(self) -> &'static str {
         match self {
             ValueForm::Text => "TEXT",
@@ -30,7 +30,7 @@ impl ValueForm {
         }
     }
 
-    /// What a file or a body must have.
+    /// Returns a description of valid values in a file or a body.
     pub fn expected(self) -> &'static str {
         match self {
             ValueForm::Text => "a string",
@@ -42,12 +42,12 @@ impl ValueForm {
         }
     }
 
-    /// Whether a string is right.
+    /// Returns true if a string is valid.
     pub fn takes_text(self) -> bool {
         matches!(self, ValueForm::Text | ValueForm::Size | ValueForm::Time | ValueForm::NumberOrAuto)
     }
 
-    /// Whether a whole number is right.
+    /// Returns true if a whole number is valid.
     pub fn takes_number(self) -> bool {
         matches!(self, ValueForm::Number | ValueForm::Size | ValueForm::NumberOrAuto)
     }

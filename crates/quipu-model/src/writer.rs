@@ -1,21 +1,21 @@
-//! Who writes: a node, in one of its lives.
+//! Identity of a writer: a node and one of its incarnations.
 
 use std::fmt;
 
-/// A data directory. Drawn once, when the directory is made.
+/// Identity of a data directory. Drawn at random when the directory is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeId(pub u64);
 
-/// One life of a node. Drawn at random and synced before its first record.
+/// Identity of an incarnation of a node. Drawn at random and synced before its first record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Incarnation(pub u64);
 
-/// A node in one of its lives: what a cell belongs to.
+/// A node in one of its incarnations: the owner of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Writer {
     /// The data directory.
     pub node: NodeId,
-    /// Its present life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 

@@ -1,38 +1,39 @@
-//! Where a RESP server is, as people write it: `host`, `host:port` or a URL.
+//! Parses the address of a RESP server: `host`, `host:port` or a URL.
 
 use std::fmt;
 
 use crate::json::percent_decode;
 
-/// The port if an address names none.
+/// Default port.
 const PORT_DEFAULT: u16 = 7379;
 
-/// Words that an address may begin with: ours, and those that Redis clients know.
+/// URL schemes: ours, and those of Redis clients.
 const SCHEMES: [&str; 3] = ["quipu://", "resp://", "redis://"];
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     /// A name or an IP address, without brackets.
     pub host: String,
-    /// The RESP port.
+    /// RESP port.
     pub port: u16,
-    /// The password, if the address has one. Not shown.
+    /// Password, if the address has one. Never shown.
     pub password: Option<Vec<u8>>,
 }
 
-/// An address that makes no sense.
+/// Malformed address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("bad address {address:?}: {why}")]
 pub struct BadAddress {
-    /// What was given, without a password.
+    /// The given address without its password.
     pub address: String,
-    /// What is wrong with it, and what to write instead.
+    /// The mistake, and the correct form.
     pub why: String,
 }
 
 impl Address {
-    /// Reads `host`, `host:port`, or `quipu://[user][:password@]host[:port][/0]`, as Redis clients write it.
+    /// Parses `host`, `host:port`, or `quipu://[user][:password@]host[:port][/0]`, the form of
+    /// Redis clients.
     pub fn parse(text: &str) -> Result<Address, BadAddress> {
         let bad = |why: &str| BadAddress { address: without_password(text), why: why.to_owned() };
         let rest = match SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme)) {
@@ -54,7 +55,7 @@ impl Address {
             }
         };
         let (host, port) = match location.rsplit_once(':') {
-            // The colons of an address of IPv6 are its own.
+            // An IPv6 address has colons of its own.
             Some((host, _)) if host.contains(':') && !host.ends_with(']') => (location, None),
             Some((host, port)) => (host, Some(port)),
             None => (location, None),
@@ -90,7 +91,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// An address without its password, to be shown.
+/// The address without its password, for error texts.
 fn without_password(text: &str) -> String {
     match text.rsplit_once('@') {
         Some((_, location)) => format!("…@{location}"),

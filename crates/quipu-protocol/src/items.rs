@@ -1,11 +1,16 @@
-//! Commands that count one item in a sketch, found without a look into the table of operations: `PFADD name item`, `TOPK.ADD name item`, `CMS.INCRBY name item by` and our own like them.
+//! Decodes commands that count one item in a sketch, without the table of operations:
+//! `PFADD name item`, `TOPK.ADD name item`, `CMS.INCRBY name item by` and the similar ones of
+//! Quipu.
 //!
-//! In: bytes that begin with a command. Out: the same that decoding, looking up and parsing would make of them, if they are one of these commands in their usual spelling and whole; else nothing, and then it is for
-//! them to say what the bytes are.
+//! In: bytes that begin with a command. Out: the frame, if it is a complete command of this set in
+//! its usual spelling; else `None`. Then the general path (decode, `lookup`, parse) reads the
+//! bytes.
 //!
-//! Whoever counts items counts them in a few sketches, again and again: of a command on the sketch of the one before only what comes after its name is looked at.
+//! A client that counts items uses a few sketches repeatedly. For a command on the previous
+//! command's sketch, this module reads only the bytes after the name.
 //!
-//! Invariant: it never says anything else than the long way, which a property test holds it to.
+//! Invariant: a frame decoded here equals the result of the general path. A property test checks
+//! this.
 
 use quipu_model::{Dialect, FrequencySize, Name, SketchCommand, TopSize};
 
@@ -13,44 +18,44 @@ use crate::number;
 use crate::resp::Limits;
 use crate::simple::read_bulk;
 
-/// A whole command.
+/// One complete command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemFrame<'a> {
-    /// In which sketch.
+    /// Name of the sketch.
     pub name: Name<'a>,
-    /// What is counted.
+    /// Item and count.
     pub item: ItemCount<'a>,
-    /// How it is spelled.
+    /// Verb.
     verb: &'static ItemVerb,
-    /// All that comes before the item: commands that begin with the same are on the same sketch.
+    /// All bytes before the item: commands with the same head are on the same sketch.
     head: &'a [u8],
-    /// How many bytes of the input it took.
+    /// Input bytes that the frame takes.
     pub bytes: usize,
 }
 
-/// An item, and how often it came.
+/// An item and its count.
 pub type ItemCount<'a> = (&'a [u8], u64);
 
-/// Which sketch it is that counts, and of which form it is if it is made.
+/// Kind of the sketch, and its dialect if the command creates it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SketchTarget {
-    /// How many there were.
+    /// Number of unique items.
     Unique(Dialect),
-    /// How often each came.
+    /// Frequency of each item.
     Frequency(Dialect),
-    /// Which came most often.
+    /// Most frequent items.
     Top(Dialect),
 }
 
-/// How one of these commands is spelled.
+/// Spelling of one of these commands.
 #[derive(Debug, PartialEq, Eq)]
 struct ItemVerb {
-    /// What comes before the word.
+    /// Bytes before the name.
     lengths: &'static [u8],
-    /// As the table of operations names it.
+    /// Name in the table of operations.
     name: &'static str,
     target: SketchTarget,
-    /// Whether it says how often the item came, and most that it may say.
+    /// Largest count that the command may give; `None` if it gives none.
     by_max: Option<u64>,
 }
 
@@ -90,13 +95,13 @@ const VERBS: [ItemVerb; 7] = [
 ];
 
 impl ItemVerb {
-    /// What comes after it at the beginning of the input, in large letters or small ones.
+    /// Strips it from the beginning of the input, in upper or lower case.
     fn strip<'a>(&self, input: &'a [u8]) -> Option<&'a [u8]> {
         let (spelled, rest) = input.strip_prefix(self.lengths)?.split_at_checked(self.name.len())?;
         spelled.eq_ignore_ascii_case(self.name.as_bytes()).then_some(rest)
     }
 
-    /// What comes after the name, and the rest of the input.
+    /// Reads the item after the name; returns the remaining input as well.
     #[inline]
     fn read_item<'a>(&self, input: &'a [u8], limits: &Limits) -> Option<(ItemCount<'a>, &'a [u8])> {
         let (item, rest) = read_bulk(input)?;
@@ -112,17 +117,17 @@ impl ItemVerb {
 }
 
 impl<'a> ItemFrame<'a> {
-    /// As the table of operations names it.
+    /// Name in the table of operations.
     pub fn command_name(&self) -> &'static str {
         self.verb.name
     }
 
-    /// What counts.
+    /// Kind of the sketch that counts.
     pub fn target(&self) -> SketchTarget {
         self.verb.target
     }
 
-    /// The command that counts these as well, if it tells of each by itself.
+    /// The command that counts these items as well, if its reply lists each item.
     pub fn command_for(&self, items: &[ItemCount<'a>]) -> Option<SketchCommand<'a>> {
         let (name, items) = (self.name, items.to_vec());
         match self.verb.target {
@@ -138,7 +143,7 @@ impl<'a> ItemFrame<'a> {
         }
     }
 
-    /// The next command, if it is one on the same sketch: what it counts, and how many bytes it took.
+    /// The next command, if it is on the same sketch: its item, and the input bytes it takes.
     #[inline]
     pub fn next(&self, input: &'a [u8], limits: &Limits) -> Option<(ItemCount<'a>, usize)> {
         let (item, rest) = self.verb.read_item(input.strip_prefix(self.head)?, limits)?;
@@ -147,11 +152,12 @@ impl<'a> ItemFrame<'a> {
     }
 }
 
-/// Arguments of these commands, and the bytes of the longest word: where less is allowed, the long way says so.
+/// Most arguments of these commands, and the bytes of the longest verb. If the limits allow less,
+/// the general path refuses the command.
 const ARGS_MAX: usize = 4;
 const VERB_BYTES_MAX: usize = 14;
 
-/// The command at the beginning of the input, if it is one of these.
+/// Decodes the command at the beginning of the input, if it is one of this set.
 pub fn decode_item<'a>(input: &'a [u8], limits: &Limits) -> Option<ItemFrame<'a>> {
     let (verb, rest) = VERBS.iter().find_map(|verb| Some((verb, verb.strip(input)?)))?;
     let (name, rest) = read_bulk(rest)?;

@@ -1,19 +1,22 @@
-//! RESP2, RESP3 and JSON on one side, commands and replies on the other.
+//! Translates RESP2, RESP3 and JSON to commands, and replies back.
 //!
-//! In: bytes from a socket. Out: requests that the engine or the connection understands, and bytes for their replies.
+//! In: bytes from a socket. Out: requests for the engine or the connection, and bytes for their
+//! replies.
 //!
 //! ```text
 //! bytes ─► resp::decode ─► Args ─► command::lookup ─► Spec ─► Spec::parse ─► Request
 //!                                                                              │
-//! bytes ◄─ resp::encode ◄──────────────────────────────── Reply + Shape ◄─── engine, connection
+//! bytes ◄─ resp::encode ◄─────────────────────────── Reply + ReplyShape ◄─── engine, connection
 //! ```
 //!
 //! Invariants:
-//! - nothing is allocated because a client announced a length, only because bytes arrived;
-//! - no bytes from outside can make this crate panic;
-//! - every operation of RESP is described in one place, `command::table`; the forms of the HTTP door are in [`json`].
+//! - This crate allocates for bytes received, never for lengths announced.
+//! - No client bytes make this crate panic.
+//! - `command::table` alone describes the operations of RESP; [`json`] has the forms of the HTTP
+//!   interface.
 //!
-//! Not here: sockets, time-outs, who may ask what (`quipu-server`); what a command does (`quipu-engine`).
+//! Not here: sockets, time-outs, access control (`quipu-server`); execution of commands
+//! (`quipu-engine`).
 
 mod address;
 pub mod command;

@@ -1,4 +1,4 @@
-//! Integers as Redis reads them from arguments: strictly, one spelling per number.
+//! Reads and writes integers as Redis does: strictly, one spelling per number.
 
 /// Longest spelling of an `i64`: a sign and 19 digits.
 pub const I64_BYTES_MAX: usize = 20;
@@ -17,7 +17,7 @@ pub fn integer(bytes: &[u8]) -> Option<i64> {
     }
 }
 
-/// Reads an unsigned integer, as strictly.
+/// Reads an unsigned integer by the same strict rules.
 pub fn natural(digits: &[u8]) -> Option<u64> {
     match digits {
         [] => None,
@@ -33,7 +33,7 @@ pub fn natural(digits: &[u8]) -> Option<u64> {
     }
 }
 
-/// Appends the one spelling of a number, as a bulk string.
+/// Appends a number in its one spelling, as a bulk string.
 pub fn append_bulk(out: &mut Vec<u8>, value: i64) {
     let mut line = [0; ROOM_BYTES];
     let at = write_decimal(&mut line, value);
@@ -41,7 +41,7 @@ pub fn append_bulk(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(&line[at..LINE_BYTES_MAX]);
 }
 
-/// Appends a line: a first byte, the one spelling of a number, an end of line.
+/// Appends a line: a first byte, a number in its one spelling, a line end.
 #[inline]
 pub fn append_line(out: &mut Vec<u8>, first: u8, value: i64) {
     match IntegerLine::try_new(first, value) {
@@ -50,7 +50,7 @@ pub fn append_line(out: &mut Vec<u8>, first: u8, value: i64) {
     }
 }
 
-/// The same, of a number of any length.
+/// Appends a line for a number of any length.
 #[inline(never)]
 fn append_long_line(out: &mut Vec<u8>, first: u8, value: i64) {
     let mut line = [0; ROOM_BYTES];
@@ -59,12 +59,13 @@ fn append_long_line(out: &mut Vec<u8>, first: u8, value: i64) {
     out.extend_from_slice(&line[at..LINE_BYTES_MAX]);
 }
 
-/// Lines of integers, one after another. Of a counter that is counted up, most differ from the one before in the last digit only.
+/// Writes lines of integers, one after another. For a counter that counts up, most lines differ
+/// from the previous one only in the last digit.
 #[derive(Default)]
 pub struct IntegerLines {
     /// The newest line, if it was a short one.
     line: IntegerLine,
-    /// Its number.
+    /// Number on that line.
     value: i64,
 }
 
@@ -89,18 +90,18 @@ impl IntegerLines {
     }
 }
 
-/// A line of a number that is not negative and has at most thirteen digits. It is made in registers and only ever written, at once: bytes that are written one by one and
-/// then read together are waited for.
+/// A line with a non-negative number of at most thirteen digits. It is built in registers and
+/// stored with one write. Bytes stored one by one and then loaded together would stall the load.
 #[derive(Clone, Copy, Default)]
 struct IntegerLine {
-    /// Its bytes, the first one lowest.
+    /// Bytes of the line, the first one lowest.
     text: u128,
-    /// How many they are.
+    /// Number of bytes.
     bytes: u32,
 }
 
 impl IntegerLine {
-    /// The line of a number that is short enough; nearly all are.
+    /// Builds the line of a number that is short enough; nearly all are.
     #[inline]
     fn try_new(first: u8, value: i64) -> Option<IntegerLine> {
         let value = u64::try_from(value).ok()?;
@@ -127,10 +128,11 @@ impl IntegerLine {
         IntegerLine { text: first as u128 | (digits | end << (8 * count)) << 8, bytes: count + 3 }
     }
 
-    /// Makes it the line of the next number, if only the last digit changes; whether it did.
+    /// Turns the line into that of the next number if only the last digit changes. Returns true if
+    /// it did.
     #[inline]
     fn increment(&mut self) -> bool {
-        // Behind the last digit is the end of the line.
+        // The last digit stands before the line end.
         let Some(last) = self.bytes.checked_sub(3) else { return false };
         let raises = (self.text >> (8 * last)) as u8 != b'9';
         self.text += u128::from(raises) << (8 * last);
@@ -139,7 +141,7 @@ impl IntegerLine {
 
     #[inline]
     fn append(&self, out: &mut Vec<u8>) {
-        // Written whole; what comes next is written over what of it is too much.
+        // Writes all 16 bytes, then truncates to the line; later output overwrites the rest.
         let begin = out.len();
         out.extend_from_slice(&self.text.to_le_bytes());
         out.truncate(begin + self.bytes as usize);
@@ -148,7 +150,8 @@ impl IntegerLine {
 
 const FIVE_DIGITS: u64 = 100_000;
 
-/// The lines of small numbers, which most of many counters have: without their first byte, and with how many bytes they are in the last.
+/// Lines of small numbers, the most common ones when there are many counters. Without the first
+/// byte; the last byte holds the length.
 static SMALL: [u64; 1_000] = {
     let (mut lines, mut number) = ([0; 1_000], 0);
     while number < lines.len() {
@@ -162,19 +165,20 @@ static SMALL: [u64; 1_000] = {
 
 const EIGHT_DIGITS: u64 = 100_000_000;
 
-/// What makes digits of eight numbers below ten.
+/// Added to eight numbers below ten, makes their digits.
 const ZEROS: u64 = u64::from_le_bytes([b'0'; 8]);
 
-/// The digits of a number below a hundred millions, without zeros in front, and how many they are: at least one.
+/// Digits of a number below 100,000,000 without leading zeros, and their count, at least one.
 #[inline]
 const fn decimal_digits(number: u32) -> (u64, u32) {
     let digits = eight_digits(number);
-    // Of zero the last one stays.
+    // Zero keeps its last digit.
     let zeros = (digits | 1 << 56).trailing_zeros() / 8;
     ((digits | ZEROS) >> (8 * zeros), 8 - zeros)
 }
 
-/// The eight digits of a number below a hundred millions, each a byte, the first one lowest: halves, quarters and eighths of it side by side in one word.
+/// Eight digits of a number below 100,000,000, one per byte, the first one lowest. Splits it into
+/// halves, quarters and eighths side by side in one word.
 #[inline]
 const fn eight_digits(number: u32) -> u64 {
     let fours = (number / 10_000) as u64 | ((number % 10_000) as u64) << 32;
@@ -186,13 +190,13 @@ const fn eight_digits(number: u32) -> u64 {
     tens | (twos - 10 * tens) << 8
 }
 
-/// The longest line: a first byte, a number, an end of line.
+/// Longest line: a first byte, a number, a line end.
 const LINE_BYTES_MAX: usize = 1 + I64_BYTES_MAX + 2;
 
-/// Room for a line at the end of a longest one, and as many bytes behind it.
+/// Buffer for a longest line, and as many bytes behind it.
 const ROOM_BYTES: usize = 2 * LINE_BYTES_MAX;
 
-/// Every number below 100, in two digits each.
+/// Two digits for every number below 100.
 const PAIRS: [u8; 200] = {
     let (mut pairs, mut number) = ([0; 200], 0);
     while number < 100 {
@@ -203,7 +207,8 @@ const PAIRS: [u8; 200] = {
     pairs
 };
 
-/// Spells a number at the end of a line, before its end; returns where it begins, which is never the first byte.
+/// Writes a number before the line end at `LINE_BYTES_MAX`. Returns the offset of its first byte,
+/// which is never 0.
 #[inline]
 fn write_decimal(line: &mut [u8; ROOM_BYTES], value: i64) -> usize {
     let mut at = LINE_BYTES_MAX - 2;
@@ -211,7 +216,7 @@ fn write_decimal(line: &mut [u8; ROOM_BYTES], value: i64) -> usize {
     line[at + 1] = b'\n';
     let mut rest = value.unsigned_abs();
     while rest >= 10 {
-        // Below 100, so the cast keeps it whole.
+        // Below 100, so the cast is exact.
         let pair = (rest % 100) as usize;
         rest /= 100;
         at -= 2;
@@ -249,7 +254,7 @@ mod tests {
 
     #[test]
     fn eight_digits_are_those_of_the_number() {
-        // All halves, each as the first and as the second one.
+        // Every four-digit half, both as the first and as the second.
         for four in 0..10_000 {
             for number in [four, four * 10_000, four * 10_000 + 9_999 - four] {
                 let spelled = (eight_digits(number) | ZEROS).to_le_bytes();

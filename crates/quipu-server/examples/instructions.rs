@@ -1,7 +1,8 @@
-//! One setting of `cargo xtask bench instructions`, which runs this under callgrind.
+//! Runs one setting of `cargo xtask bench instructions`, which runs this under callgrind.
 //!
-//! `instructions` lists the settings, one a line: its name and how many commands a pass has. `instructions SETTING PASSES`
-//! runs so many passes. The difference between one pass and two is a pass in a warm server: all counters exist.
+//! `instructions` lists the settings, one per line: its name and the number of commands of a pass.
+//! `instructions SETTING PASSES` runs that number of passes. The difference between one pass and
+//! two is a pass in a warm server: all counters exist.
 //!
 //! Input, keys, seeds and time are fixed, so every run executes the same instructions.
 
@@ -15,21 +16,23 @@ use quipu_engine::{Engine, Environment, LEDGER_DIR, Options, SystemDisk, SystemL
 use quipu_model::{Clock, Durability, Millis, Rng};
 use quipu_server::SocketlessWorker;
 
-/// A whole number of rounds in every setting, and a multiple of the largest number of keys.
+/// Commands of a pass. A whole number of rounds in every setting, and a multiple of the largest
+/// number of keys.
 const PASS_COMMANDS: usize = 40_000;
 
-/// Passes for which there is input: the same whatever is run of it, so that the rest of the process is the same, too.
+/// Passes for which there is input. The input is the same for any number of passes, so that the
+/// rest of the process is the same, too.
 const PASSES_MAX: usize = 2;
 
-/// Items of frequencies and top lists.
+/// Bits of an item's number, for frequencies and top lists.
 const ITEM_BITS: u64 = 13;
 
-/// What is sent.
+/// Commands to send.
 #[derive(Clone, Copy)]
 enum Workload {
-    /// `INCR` of so many keys in a shuffled order.
+    /// `INCR` of `keys` keys in a shuffled order.
     Incr { keys: usize },
-    /// `PFADD` of an item that was not sent before.
+    /// `PFADD` of a new item each time.
     Pfadd,
     /// `CMS.INCRBY` by 1 of an item; few items are frequent.
     CmsIncrby,
@@ -37,13 +40,13 @@ enum Workload {
     TopkAdd,
 }
 
-/// What is measured.
+/// A measured setting.
 struct Setting {
     name: &'static str,
     workload: Workload,
     /// Commands that a connection sends at once.
     pipeline: usize,
-    /// Connections that are served in one round.
+    /// Connections served in one round.
     connections: usize,
 }
 
@@ -121,7 +124,7 @@ impl Setting {
         self.pipeline * self.connections
     }
 
-    /// All input, and where what a connection sends at once begins and ends in it.
+    /// All input, and the range of each pipeline in it.
     fn input(&self) -> (Vec<u8>, Vec<(usize, usize)>) {
         let mut random = SplitMix(1);
         let (mut input, mut ends) = (Vec::new(), Vec::new());
@@ -136,7 +139,7 @@ impl Setting {
         (input, ends)
     }
 
-    /// Everything was counted, or the figure is of something else.
+    /// Checks that every command counted; otherwise the figure would measure other work.
     fn check(&self, engine: &Engine, passes: usize) {
         if let Workload::Incr { keys } = self.workload {
             let commands = passes * PASS_COMMANDS;
@@ -149,7 +152,7 @@ impl Setting {
 }
 
 impl Workload {
-    /// Commands that come first.
+    /// Commands that run first.
     fn prepare(self) -> &'static [&'static [u8]] {
         match self {
             Workload::Incr { .. } | Workload::Pfadd => &[],
@@ -180,7 +183,7 @@ impl Workload {
     }
 }
 
-/// Of 20 bytes, as `quipu bench` names its keys.
+/// A key of 20 bytes, in the form of `quipu bench`.
 fn key_name(key: usize) -> String {
     format!("counter:{key:012}")
 }
@@ -196,7 +199,7 @@ fn write_command(out: &mut Vec<u8>, words: &[&str]) {
     }
 }
 
-/// An engine without threads, in memory mode, with a clock that stands still.
+/// An engine without threads, in memory mode, with a stopped clock.
 fn engine(directory: &std::path::Path) -> Engine {
     let options = Options {
         durability: Durability::Memory,
@@ -205,7 +208,8 @@ fn engine(directory: &std::path::Path) -> Engine {
         lanes: 1,
         ..Options::new(directory)
     };
-    // Without the system's clock: rustix reads it through the vDSO, which is not mapped under valgrind 3.19.
+    // Without the system's clock: rustix reads it through the vDSO, which is not mapped under
+    // valgrind 3.19.
     let environment = Environment {
         clock: Arc::new(StoppedClock),
         rng: Arc::new(SeededRng(AtomicU64::new(1))),
@@ -247,7 +251,7 @@ impl SplitMix {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below 2^[`ITEM_BITS`]: every power of two as often as all between it and the next.
+    /// Draws below 2^[`ITEM_BITS`]: each range between two powers of two has the same probability.
     fn draw_skewed(&mut self) -> u64 {
         let (bits, rest) = (self.draw() % (ITEM_BITS + 1), self.draw());
         rest & ((1 << bits) - 1)

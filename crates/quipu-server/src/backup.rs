@@ -1,16 +1,16 @@
-//! Backs up for a client, on a thread of its own: workers wait for no disk.
+//! Makes backups for clients, on a separate thread: workers do not wait for the disk.
 //!
-//! In: a directory. Out: a line for the client, when it is done.
+//! In: a directory. Out: a line for the client, at the end of the backup.
 //!
-//! One at a time is the engine's rule; a second client is told so. The server's stop closes the engine, which ends a backup under way and waits until it
-//! has removed what it wrote.
+//! The engine allows one backup at a time and refuses a second. The server's stop closes the
+//! engine, which aborts a running backup and waits until it has removed its files.
 
 use std::path::PathBuf;
 
 use quipu_engine::{BackupSummary, Engine};
 use tokio::sync::oneshot;
 
-/// What became of a backup, in words for the client.
+/// Outcome of a backup, as text for the client.
 pub(crate) type BackupReply = Result<String, String>;
 
 /// Makes a backup and waits for it.
@@ -19,7 +19,7 @@ pub(crate) async fn back_up(engine: &Engine, dir: PathBuf) -> BackupReply {
     let engine = engine.clone();
     let work = move || {
         let outcome = engine.backup(&dir).map(|backed_up| success_line(&backed_up, &dir));
-        // Nobody listens if the client's worker has ended meanwhile.
+        // The send fails if the client's worker has ended.
         let _ = sender.send(outcome.map_err(|error| single_line(&error.to_string())));
     };
     let thread = std::thread::Builder::new().name("quipu-backup".to_owned()).spawn(work);
@@ -37,7 +37,7 @@ fn success_line(backed_up: &BackupSummary, dir: &std::path::Path) -> String {
     ))
 }
 
-/// A path may have line ends in it; a reply of one line may not.
+/// Replaces control characters: a path may contain line ends, a one-line reply may not.
 fn single_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

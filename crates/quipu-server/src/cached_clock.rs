@@ -1,21 +1,22 @@
-//! The time at which a worker serves: asked for once, or a few times, in a round.
+//! Caches the time for a worker's round.
 //!
-//! To ask the system takes as long as to count, and whoever is served within the same fraction of a millisecond may be told the same.
+//! Reading the system clock takes as long as an add. Commands within the same fraction of a
+//! millisecond can share one time.
 
 use std::cell::Cell;
 
 use quipu_engine::Engine;
 use quipu_model::Millis;
 
-/// So many turns may share a time: a round can take a while.
+/// Most turns that share one time: a round can take a while.
 const TURNS_MAX: u32 = 16;
 
 thread_local! {
-    /// How many more turns may have this time.
+    /// Turns that may still use this time, and the time.
     static CACHED_TIME: Cell<(u32, Millis)> = const { Cell::new((0, Millis(0))) };
 }
 
-/// The engine's time, as this thread has last asked for it.
+/// The engine's time, cached for this thread.
 pub(crate) fn now(engine: &Engine) -> Millis {
     let (left, now) = CACHED_TIME.get();
     let (left, now) = if left == 0 { (TURNS_MAX, engine.now()) } else { (left, now) };
@@ -23,7 +24,7 @@ pub(crate) fn now(engine: &Engine) -> Millis {
     now
 }
 
-/// The moment is over: another round begins.
+/// Drops the cached time at the begin of a round.
 pub(crate) fn invalidate() {
     CACHED_TIME.set((0, Millis(0)));
 }

@@ -1,8 +1,8 @@
-//! Who is connected: the cap, and the lines of CLIENT LIST.
+//! Tracks the connected clients: the connection cap, and the lines of CLIENT LIST.
 //!
 //! Invariants:
-//! - a client counts against the cap from the moment it is admitted until its entry is dropped;
-//! - an id is never given twice.
+//! - A client counts against the cap from its admission until its entry is dropped.
+//! - An id is never reused.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,7 +22,7 @@ pub(crate) struct Clients {
 
 type ClientTable = BTreeMap<u64, Weak<ClientInfo>>;
 
-/// One connection, as others may see it.
+/// One connection, as CLIENT LIST shows it.
 pub(crate) struct ClientInfo {
     pub id: u64,
     peer: SocketAddr,
@@ -32,7 +32,7 @@ pub(crate) struct ClientInfo {
     table: Arc<Mutex<ClientTable>>,
 }
 
-/// What a connection says of itself, brought up to date once per turn.
+/// Details that the connection updates once per turn.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClientDetails {
     pub name: String,
@@ -41,14 +41,14 @@ pub(crate) struct ClientDetails {
     pub last_active: Millis,
     pub command: &'static str,
     pub version: RespVersion,
-    /// Commands queued since MULTI, if there was one.
+    /// Commands queued since MULTI; `None` outside a transaction.
     pub queued: Option<usize>,
     pub watching: usize,
     pub input_bytes: usize,
 }
 
 impl Clients {
-    /// Lets a connection in, unless there are `connections_max`.
+    /// Admits a connection, unless there are `connections_max`.
     pub fn admit(
         &self,
         peer: SocketAddr,
@@ -87,12 +87,13 @@ impl ClientInfo {
         lock(&self.details)
     }
 
-    /// Whether it talks from the machine the server runs on.
+    /// Returns true if the client runs on the server's machine.
     pub fn is_local(&self) -> bool {
         self.peer.ip().to_canonical().is_loopback()
     }
 
-    /// The line of CLIENT LIST, in the order and words of Redis; what has no meaning here is what an idle Redis would say.
+    /// The line of CLIENT LIST, in the order and terms of Redis. Fields without a meaning here have
+    /// the values of an idle Redis.
     pub fn line(&self, now: Millis) -> String {
         let details = self.details().clone();
         let ClientDetails {

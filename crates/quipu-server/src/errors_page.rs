@@ -1,4 +1,4 @@
-//! docs/errors.md: every error with its words, cause and remedy, printed from the rows.
+//! Generates docs/errors.md: every error with its codes, cause and remedy, from the reason tables.
 
 use std::fmt::{Display, Write};
 
@@ -27,7 +27,7 @@ struct Section {
     errors: Vec<(&'static Reason, Option<String>)>,
 }
 
-/// The page.
+/// Generates the page.
 pub fn errors_page() -> String {
     let sections = [
         Section {
@@ -88,7 +88,7 @@ Redis's own words mean what they mean in Redis. `ERR` is a mistake of the caller
 | `ERR` | all others |
 ";
 
-/// Rows with what an error of theirs says; rows of one heading once.
+/// Reasons with an example text of each; reasons with the same cause and remedy once.
 fn examples<E: Display>(rows: &'static [Reason], errors: Vec<E>) -> Vec<(&'static Reason, Option<String>)> {
     let mut all: Vec<(&'static Reason, Option<String>)> = Vec::new();
     for (row, error) in rows.iter().zip(errors) {
@@ -99,7 +99,7 @@ fn examples<E: Display>(rows: &'static [Reason], errors: Vec<E>) -> Vec<(&'stati
     all
 }
 
-/// The words that error replies begin with.
+/// First words of the error replies.
 fn first_words(sections: &[Section]) -> Vec<String> {
     let errors = sections.iter().flat_map(|section| &section.errors);
     let mut words: Vec<String> = errors.filter_map(|(row, text)| first_word(row, text)).collect();
@@ -142,7 +142,7 @@ fn write_row(page: &mut String, row: &Reason, text: Option<&str>) {
     let _ = writeln!(page, "Cause: {}  \nRemedy: {}", row.cause, row.remedy);
 }
 
-/// The name of a variant as a heading: `StoreDown` is `store-down`.
+/// A variant's name as a heading: `StoreDown` is `store-down`.
 fn heading(name: &str) -> String {
     let mut heading = String::new();
     for letter in name.chars() {
@@ -154,7 +154,7 @@ fn heading(name: &str) -> String {
     heading
 }
 
-/// The link to a title, as the usual renderers of Markdown make it.
+/// Link to a title, as the usual Markdown renderers generate it.
 fn anchor(title: &str) -> String {
     title.to_lowercase().replace(' ', "-")
 }

@@ -1,30 +1,30 @@
-//! The names under which HTTP is served without a password.
+//! Decides under which host names HTTP is served without a password.
 //!
-//! In: the setting `http_hosts`, and what a request names as its host. Out: whether that host is served.
+//! In: the setting `http_hosts`, and the host of a request. Out: true if that host is served.
 //!
-//! Invariant: beside the names of the setting only `localhost` and IP addresses are served. Nobody else can make a browser
-//! take those for the origin of his page, while any other name may point here.
+//! Invariant: beside the names of the setting only `localhost` and IP addresses are served. No
+//! foreign page can have those as its origin in a browser, while any other name may point here.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Longest name of DNS.
+/// Longest DNS name.
 const NAME_BYTES_MAX: usize = 253;
 
 /// Most names. Each request may be compared with all of them.
 const NAMES_MAX: usize = 64;
 
-/// Names that HTTP is served under, beside `localhost` and IP addresses.
+/// Names under which HTTP is served, beside `localhost` and IP addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpHosts {
-    /// In lower case, each a name of DNS.
+    /// In lower case, each a DNS name.
     names: Vec<Box<str>>,
 }
 
-/// Why a text is no list of names.
+/// Reason why a text is not a list of names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HttpHostsError {
-    /// Nothing between two commas, a port, a URL, a pattern.
+    /// An empty entry, a port, a URL, or a pattern.
     #[error("'{0}' is not the name of a host: write names as in DNS, without port or scheme, with commas between them")]
     Name(String),
     /// Over the bound.
@@ -33,7 +33,7 @@ pub enum HttpHostsError {
 }
 
 impl HttpHosts {
-    /// Reads names with commas between them; an empty text is none.
+    /// Parses a comma-separated list of names; an empty text gives none.
     pub fn parse(text: &str) -> Result<HttpHosts, HttpHostsError> {
         let mut names = Vec::new();
         if !text.trim().is_empty() {
@@ -50,7 +50,7 @@ impl HttpHosts {
         }
     }
 
-    /// Whether a request that names this `host[:port]` is served.
+    /// Returns true if requests for this `host[:port]` are served.
     pub fn serves(&self, authority: &[u8]) -> bool {
         let Some(host) = std::str::from_utf8(authority).ok().and_then(without_port) else { return false };
         let is_address = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
@@ -76,7 +76,7 @@ fn is_name(name: &str) -> bool {
     name.len() <= NAME_BYTES_MAX && name.split('.').all(is_label)
 }
 
-/// The host of `host[:port]`; none if there is something else behind it.
+/// The host of `host[:port]`; `None` if other characters follow it.
 fn without_port(authority: &str) -> Option<&str> {
     let end = match authority.starts_with('[') {
         true => authority.find(']')? + 1,

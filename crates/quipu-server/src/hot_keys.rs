@@ -1,12 +1,14 @@
-//! Hot keys: which counters are asked for most often, reads and writes apart. Always on.
+//! Tracks hot keys: the counters with the most reads and the most writes. Always on.
 //!
-//! In: commands that were run, of which one in [`SAMPLE`] is sampled, by geometric skips, so that the others cost a subtraction. Out: lists of the last one to two minutes, with estimates and
-//! their bounds; the few counters to which so large a part of all writes goes that they are worth lanes (`connection/unreplied_adds`).
+//! In: commands that ran. One in [`SAMPLE`] is sampled, by geometric skips, so that each other
+//! command costs a subtraction. Out: lists of the last one to two minutes, with estimates and
+//! bounds. Also the few counters with a share of all writes that makes lanes worthwhile
+//! (`connection/unreplied_adds`).
 //!
 //! Invariants:
-//! - memory is bounded: four lists of fixed size, and a few names;
-//! - nothing older than two generations is listed, however little traffic there is;
-//! - a count lies within its bounds with a probability of at least 95 %.
+//! - Memory is bounded: four lists of fixed size, and a few names.
+//! - No list shows samples older than two generations, however low the traffic.
+//! - A count lies within its bounds with a probability of at least 95 %.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -17,42 +19,46 @@ use quipu_model::{Command, Millis, Name, NameBuf};
 use quipu_sketch::sample::{Rate, Skip};
 use quipu_sketch::{Edits, Key, Top};
 
-/// One command in so many is sampled.
+/// One command in this many is sampled.
 pub(crate) const SAMPLE: u32 = 64;
 
-/// Counters of a list.
+/// Most counters of a list.
 pub(crate) const HOT_NAMES_MAX: u32 = 100;
 
-/// Places beside those of the list, and counters of what has none: a few dozen kilobytes.
+/// Slots of a list, and cells for names without a slot: a few dozen kilobytes.
 const SLOTS: u32 = 400;
 const CELLS: u32 = 1_024;
 
-/// A list is of so much time, and the one before it is kept as long.
+/// Length of a generation; the previous generation is kept for the same time.
 const GENERATION_MILLIS: u64 = 60_000;
 
-/// Samples from which on a list tells which counters are hot: about 6,400 commands. With fewer, chance decides the order.
+/// Samples from which on a list's order is meaningful: about 6,400 commands. With fewer, chance
+/// decides the order.
 pub(crate) const SAMPLES_ENOUGH: u64 = 100;
 
 /// Standard deviations to each side of 95 %.
 const DEVIATIONS: f64 = 1.96;
 
-/// Most counters that are told to be worth lanes. With the share below there can be no more than twice as many.
+/// Most counters reported as worth lanes. With the share below, at most twice as many could
+/// qualify.
 pub(crate) const HOTTEST_MAX: usize = 8;
 
-/// A counter is, if at least one write in so many is to it.
+/// A counter qualifies with at least one write in 16.
 const HOTTEST_SHARE: u64 = 16;
 
-/// And if at least so many samples of a generation were: chance alone makes none.
+/// Fewest samples of a qualifying counter within a generation: chance alone does not reach it.
 const HOTTEST_SAMPLES_MIN: u64 = 256;
 
-/// The hottest are found anew after so many samples of writes, and then after a quarter more than there were: it looks at all of a list, so it is not to be done often.
+/// Samples of writes before a ranking; later a quarter of the generation's samples, if that is
+/// more. A ranking reads a whole list, so it must be rare.
 const RANKING_SAMPLES: u64 = 256;
 
-/// See the module.
+/// Tracker of hot keys; see the module.
 pub(crate) struct HotKeyTracker {
     key: Key,
     lists: Mutex<TrackerState>,
-    /// Rises with every other list of hottest counters: whoever has seen this one has nothing to ask for.
+    /// Rises with every new list of hottest counters: a reader with the current version needs no
+    /// new list.
     hottest_version: AtomicU64,
 }
 
@@ -60,9 +66,9 @@ struct TrackerState {
     now: HotKeyGeneration,
     before: HotKeyGeneration,
     hottest: Arc<[NameBuf]>,
-    /// Samples of writes since the hottest were found.
+    /// Samples of writes since the last ranking.
     samples_since_ranking: u64,
-    /// What a change of a list would be written down as; nobody does.
+    /// Change log that [`Top`] requires; not used here.
     edits: Edits,
 }
 
@@ -72,22 +78,22 @@ struct HotKeyGeneration {
     reads: Top,
 }
 
-/// What is told of hot keys.
+/// Report of hot keys.
 pub(crate) struct HotKeyReport {
-    /// Since when.
+    /// Begin of the sampled period.
     pub since: Millis,
     pub writes: HotKeyList,
     pub reads: HotKeyList,
 }
 
-/// The counters that were written, or read, most often.
+/// The counters with the most writes, or the most reads.
 pub(crate) struct HotKeyList {
     pub rows: Vec<HotKey>,
-    /// Whether there were samples enough to tell.
+    /// True if there were enough samples.
     pub enough: bool,
 }
 
-/// How often a counter was asked for.
+/// Estimated number of commands on a counter.
 #[derive(Debug)]
 pub(crate) struct HotKey {
     pub name: Box<[u8]>,
@@ -99,7 +105,7 @@ pub(crate) struct HotKey {
 }
 
 impl HotKeyReport {
-    /// What to tell where there are too few samples.
+    /// Note for a report with too few samples.
     pub fn note(&self) -> Option<String> {
         let lacking = match (self.writes.enough, self.reads.enough) {
             (true, true) => return None,
@@ -112,7 +118,7 @@ impl HotKeyReport {
 }
 
 impl HotKey {
-    /// From the bounds of a counter's samples.
+    /// Computes the estimate from the bounds of a counter's samples.
     fn new(name: Vec<u8>, samples_min: u64, samples_max: u64) -> HotKey {
         // Every sample was a command.
         let at_least = samples_min.max(lower_bound(samples_min));
@@ -121,10 +127,11 @@ impl HotKey {
     }
 }
 
-/// The least number of commands that goes with so many samples, and the greatest.
+/// Lower bound of the number of commands for a number of samples; [`upper_bound`] is the other.
 ///
-/// The number of samples of n commands is nearly Poisson with mean n / [`SAMPLE`]. These are the limits of its mean by the score test, with the correction for
-/// continuity that makes them hold for few samples, too: m ± ½, plus z² / 2, ± z √(m ± ½ + z² / 4).
+/// The number of samples of n commands is nearly Poisson with mean n / [`SAMPLE`]. These are the
+/// limits of its mean by the score test, with a continuity correction so that they hold for few
+/// samples, too: m ± ½, plus z² / 2, ± z √(m ± ½ + z² / 4).
 fn lower_bound(samples: u64) -> u64 {
     let Some(m) = samples.checked_sub(1).map(|less| less as f64 + 0.5) else { return 0 };
     let mean = m + DEVIATIONS.powi(2) / 2.0 - DEVIATIONS * (m + DEVIATIONS.powi(2) / 4.0).sqrt();
@@ -145,16 +152,16 @@ impl HotKeyGeneration {
 }
 
 impl HotKeyTracker {
-    /// Nothing was asked for yet.
+    /// Creates a tracker without samples.
     pub fn new(now: Millis) -> HotKeyTracker {
-        // Secret, so that nobody can choose names that collide.
+        // Secret, so that no client can choose names that collide.
         let mut key = [0; 16];
         key[..8].copy_from_slice(&random_seed().to_le_bytes());
         key[8..].copy_from_slice(&random_seed().to_le_bytes());
         HotKeyTracker::with_key(now, Key(key))
     }
 
-    /// The same with a key that is no secret, for a bench that has to repeat itself.
+    /// Creates a tracker with a key that is not secret, for a reproducible benchmark.
     pub fn with_seed(now: Millis, seed: u64) -> HotKeyTracker {
         HotKeyTracker::with_key(now, Key(u128::from(seed).to_le_bytes()))
     }
@@ -165,7 +172,8 @@ impl HotKeyTracker {
         HotKeyTracker { key, lists: Mutex::new(lists), hottest_version: AtomicU64::new(0) }
     }
 
-    /// So many commands were run; `name_of` tells which counter one of them was about, and whether it was to change it.
+    /// Records commands that ran; `name_of` returns one command's counter, and true if it is a
+    /// write.
     #[inline]
     pub fn record<'a>(&self, commands: usize, now: Millis, name_of: impl Fn(usize) -> Option<(Name<'a>, bool)>) {
         SAMPLER.with_borrow_mut(|sampler| {
@@ -183,7 +191,7 @@ impl HotKeyTracker {
         });
     }
 
-    /// One command was run.
+    /// Records one command that ran.
     #[inline]
     pub fn record_command(&self, command: &Command<'_>, now: Millis) {
         self.record(1, now, |_| first_target(command));
@@ -195,7 +203,7 @@ impl HotKeyTracker {
         lists.rotate(now);
         let TrackerState { now, edits, samples_since_ranking: unranked, .. } = &mut *lists;
         let top = if writes { &mut now.writes } else { &mut now.reads };
-        // A list whose sum is full stays as it is until the next one.
+        // A list with a saturated sum stays unchanged until the next one.
         let _ = top.add(&self.key, name.bytes(), 1, edits);
         edits.clear();
         *unranked += u64::from(writes);
@@ -204,7 +212,7 @@ impl HotKeyTracker {
         }
     }
 
-    /// Finds out to which counters most writes go.
+    /// Finds the counters with the most writes.
     fn update_hottest(&self, lists: &mut TrackerState) {
         lists.samples_since_ranking = 0;
         let writes = &lists.now.writes;
@@ -218,17 +226,17 @@ impl HotKeyTracker {
         }
     }
 
-    /// Which list of hottest counters it is that [`HotKeyTracker::hottest`] would tell.
+    /// Version of the list that [`HotKeyTracker::hottest`] returns.
     pub fn hottest_version(&self) -> u64 {
         self.hottest_version.load(Ordering::Acquire)
     }
 
-    /// The counters to which a large part of all writes goes.
+    /// The counters with a large share of all writes.
     pub fn hottest(&self) -> Arc<[NameBuf]> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner).hottest.clone()
     }
 
-    /// What was asked for most often, so many of each at most.
+    /// The hottest counters, at most `count` of each list.
     pub fn list(&self, count: usize, now: Millis) -> HotKeyReport {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.rotate(now);
@@ -246,7 +254,7 @@ impl HotKeyTracker {
         }
     }
 
-    /// Forgets all that was seen.
+    /// Clears all samples.
     pub fn reset(&self, now: Millis) {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         (lists.now, lists.before) = (HotKeyGeneration::new(now), HotKeyGeneration::new(now));
@@ -254,7 +262,8 @@ impl HotKeyTracker {
 }
 
 impl TrackerState {
-    /// Ends the generations whose time is over. Each begins where the one before it ended, so that their age does not depend on traffic.
+    /// Ends the generations that have expired. Each begins at the end of the previous one, so that
+    /// their age does not depend on traffic.
     fn rotate(&mut self, now: Millis) {
         let ended = now.0.saturating_sub(self.now.since.0) / GENERATION_MILLIS;
         if ended == 0 {
@@ -263,12 +272,13 @@ impl TrackerState {
         let since = self.now.since.0 + ended * GENERATION_MILLIS;
         let last = std::mem::replace(&mut self.now, HotKeyGeneration::new(Millis(since)));
         self.before = if ended == 1 { last } else { HotKeyGeneration::new(Millis(since - GENERATION_MILLIS)) };
-        // What was hottest stays so until enough was seen of this one.
+        // The hottest counters stay until this generation has enough samples.
         self.samples_since_ranking = 0;
     }
 }
 
-/// The counter that a command is about, and whether it changes it. Of several the first, so that each command counts once.
+/// The counter of a command, and true if the command changes it. Of several counters the first, so
+/// that each command counts once.
 fn first_target<'a>(command: &Command<'a>) -> Option<(Name<'a>, bool)> {
     Some(match command {
         Command::Add { name, .. }
@@ -288,7 +298,7 @@ fn first_target<'a>(command: &Command<'a>) -> Option<(Name<'a>, bool)> {
     })
 }
 
-/// What a thread needs to look at one command in so many.
+/// A thread's sampling state.
 struct Sampler {
     rate: Rate,
     skip: Skip,
@@ -302,7 +312,7 @@ impl Sampler {
         Sampler { rate, skip: Skip::new(&rate, skip), rng_state }
     }
 
-    /// xorshift64*: chance enough to skip by.
+    /// xorshift64*: random enough for skips.
     fn draw(&mut self) -> u64 {
         self.rng_state ^= self.rng_state << 13;
         self.rng_state ^= self.rng_state >> 7;
@@ -315,12 +325,12 @@ thread_local! {
     static SAMPLER: RefCell<Sampler> = RefCell::new(Sampler::new(random_seed(), random_seed()));
 }
 
-/// Lets this thread sample as every thread with this seed does, for a bench that has to repeat itself.
+/// Seeds this thread's sampler, for a reproducible benchmark.
 pub(crate) fn seed_sampler(seed: u64) {
     SAMPLER.set(Sampler::new(seed, seed));
 }
 
-/// A number that nobody can guess: what the library's own maps are keyed with.
+/// An unpredictable number: the key of the standard library's maps.
 fn random_seed() -> u64 {
     RandomState::new().hash_one(0u64)
 }
@@ -345,7 +355,7 @@ mod tests {
         let HotKeyReport { writes, reads, .. } = tracker.list(5, Millis(2));
         assert_eq!(&*writes.rows[0].name, b"hot:w");
         assert_eq!(&*reads.rows[0].name, b"hot:r");
-        // 50,000 each, of which one in 64 is sampled: four standard deviations.
+        // 50,000 each, with one in 64 sampled: four standard deviations.
         for row in [&writes.rows[0], &reads.rows[0]] {
             assert!((42_900..=57_100).contains(&row.about), "{row:?}");
             assert!(row.at_least < row.about && row.about < row.at_most, "{row:?}");
@@ -415,7 +425,7 @@ mod tests {
         assert!(listed.reads.rows.is_empty() && !listed.reads.enough, "nobody asked for two minutes");
         assert_eq!(listed.since, Millis(GENERATION_MILLIS));
 
-        // A sample late in a minute does not keep the one before it for longer.
+        // A sample late in a minute does not keep the previous minute longer.
         let tracker = HotKeyTracker::new(Millis(0));
         run(&tracker, 1);
         for _ in 0..10_000 {
@@ -430,7 +440,7 @@ mod tests {
     fn bounds_hold_with_the_probability_that_is_told() {
         let p = 1.0 / f64::from(SAMPLE);
         for commands in (1..100).chain((100..20_000).step_by(97)) {
-            // Of the binomial distribution: how likely so many samples are, from none on.
+            // Probability of each number of samples in the binomial distribution, from 0 on.
             let (mut likely, mut outside, mut inside) = ((1.0 - p).powi(commands as i32), 0.0, 0.0);
             for samples in 0..=commands {
                 let row = HotKey::new(Vec::new(), samples, samples);

@@ -1,4 +1,4 @@
-//! INFO: what a server tells of itself, in Redis's sections and words, and one section of our own.
+//! Answers INFO: Redis's sections and keys, and one section of our own.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,11 +10,12 @@ use crate::connection::REDIS_VERSION;
 use crate::process;
 use crate::server_state::ServerState;
 
-/// The sections, in order. Asked for by name in any case; `all`, `default`, `everything` or no name means all of them.
+/// The sections, in order. Clients name them in any case; `all`, `default`, `everything` or no name
+/// means all of them.
 const SECTIONS: [&str; 9] =
     ["Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "Cluster", "Keyspace", "Quipu"];
 
-/// The text of the sections asked for; unknown ones are empty, as in Redis.
+/// Text of the requested sections; unknown ones are empty, as in Redis.
 pub(crate) fn text(server: &ServerState, sections: &[&[u8]]) -> String {
     let everything = sections.is_empty()
         || sections.iter().any(|word| ["all", "default", "everything"].iter().any(|all| names_match(word, all)));
@@ -132,7 +133,7 @@ fn section_lines(server: &ServerState, section: &str) -> Vec<(&'static str, Stri
     }
 }
 
-/// Whether the shared store can be reached, and why not.
+/// State of the shared store: reachable, or the error.
 fn store_lines(server: &ServerState) -> Vec<(&'static str, String)> {
     let Some(sharing) = server.engine.sharing() else { return vec![("store", "none".to_owned())] };
     let (reachable, error, for_time) = match sharing.health() {
@@ -156,7 +157,7 @@ fn store_lines(server: &ServerState) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Where the node stands with its store, as a word.
+/// Name of the node's membership state.
 fn membership_name(membership: &Membership) -> &'static str {
     match membership {
         Membership::Joining => "joining",

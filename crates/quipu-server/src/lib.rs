@@ -1,6 +1,7 @@
-//! The doors: RESP workers, HTTP, passwords and limits.
+//! Serves the engine over RESP and HTTP, with passwords and limits.
 //!
-//! In: an open engine and [`Options`]. Out: a [`Server`] that answers until it is told to stop.
+//! In: an open engine and [`Options`]. Out: a [`Server`] that serves until its shutdown future is
+//! ready.
 //!
 //! ```text
 //! accept ─► worker (a thread, a current_thread runtime) ─► connection ─► session ─► Turn ─► Engine
@@ -9,11 +10,13 @@
 //! ```
 //!
 //! Invariants:
-//! - a connection stays with its worker for life;
-//! - no reply leaves before the engine says that what it includes is as durable as promised;
-//! - whatever a client sends or fails to read, it can take no more than [`Limits`] says, and the others go on.
+//! - A connection stays with its worker until it closes.
+//! - No reply leaves before the engine reports its content as durable as promised.
+//! - No client can take more than [`Limits`] allows, by sending or by failing to read; the other
+//!   clients are served.
 //!
-//! Not here: what bytes mean (`quipu-protocol`), what commands do (`quipu-engine`), flags and files (`quipu`).
+//! Not here: parsing of bytes (`quipu-protocol`), execution of commands (`quipu-engine`), flags and
+//! files (`quipu`).
 
 mod backup;
 mod cached_clock;

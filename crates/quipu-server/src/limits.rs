@@ -1,61 +1,65 @@
-//! Everything a client may take, by name.
+//! Bounds on the resources of clients, by name.
 
 use std::time::Duration;
 
-/// Connections at once. Redis's number; lowered at start if the process may not open so many files.
+/// Connections at once. Redis's number; lowered at start if the process may not open as many files.
 pub const CONNECTIONS_MAX: u32 = 10_000;
 
-/// What waits to be sent to one connection before it is sent. A pipeline goes on after that.
+/// Output of one connection buffered before it is sent. A pipeline continues after that.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// How long a reply may wait for its client to take the next part. One that reads nothing for so long is gone or hostile.
+/// Time that a reply waits for its client to read the next part. A client that reads nothing for
+/// this time is gone or hostile.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long a command may take to arrive, from its first byte to its last.
+/// Time that a command may take to arrive, from its first byte to its last.
 pub const PARTIAL_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Bytes queued between MULTI and EXEC; 30,000 increments of short names.
 pub const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// Commands queued between MULTI and EXEC: with what is kept of each, about 2 MiB.
+/// Commands queued between MULTI and EXEC: with the memory for each, about 2 MiB.
 pub const QUEUE_COMMANDS_MAX: usize = 16_384;
 
 /// Counters watched by one connection.
 pub const WATCHES_MAX: usize = 4_096;
 
-/// How long a stop waits for replies that are under way.
+/// Time that a stop waits for replies in flight.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// HTTP connections at once, of which half may be watching. Lowered at start if the process may not open so many files.
+/// HTTP connections at once; half of them may watch. Lowered at start if the process may not open
+/// as many files.
 pub const HTTP_CONNECTIONS_MAX: usize = 2_048;
 
-/// How long an HTTP client may take to send its headers.
+/// Time that an HTTP client may take to send its headers.
 pub const HTTP_HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long an HTTP client may take to send the body of a request.
+/// Time that an HTTP client may take to send the body of a request.
 pub const HTTP_BODY_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long an HTTP connection is kept without a request. Longer than the minute that proxies and pools keep theirs: whoever closes first cannot be
-/// asked anything in the very moment of closing.
+/// Time that an HTTP connection is kept without a request. Longer than the minute of proxies and
+/// pools, so that the client's side closes first. A request cannot then meet a connection that the
+/// server is closing.
 pub const HTTP_IDLE_TIME_MAX: Duration = Duration::from_secs(75);
 
-/// The body of a batch. Those of single operations are 4 KiB at most.
+/// Body of a batch. Those of single operations are 4 KiB at most.
 pub const HTTP_BODY_BYTES_MAX: usize = 1 << 20;
 
-/// The bounds of a server.
+/// Bounds of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// The size of one command.
+    /// Size of one command.
     pub frame: quipu_protocol::Limits,
     /// Connections at once.
     pub connections_max: u32,
     /// Output of one turn of one connection before it is sent.
     pub output_bytes_max: usize,
-    /// Time without a byte taken by a client that has a reply coming.
+    /// Time without a byte read by a client with a pending reply.
     pub write_time_max: Duration,
     /// Time from a command's first byte to its last.
     pub partial_time_max: Duration,
-    /// Time without a command, in whole seconds; none by default, since pools keep connections for hours.
+    /// Time without a command, in whole seconds; none by default, since pools keep connections for
+    /// hours.
     pub idle_time_max: Option<Duration>,
     /// Bytes between MULTI and EXEC.
     pub queue_bytes_max: usize,

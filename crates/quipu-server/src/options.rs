@@ -1,4 +1,4 @@
-//! What a server is started with.
+//! Options of a server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,36 +9,39 @@ use subtle::ConstantTimeEq;
 
 use crate::{HttpHosts, Limits};
 
-/// Longest password. Long enough for any generated one; a bound lets a comparison look at a fixed number of bytes.
+/// Longest password. Long enough for any generated one; the bound lets a comparison read a fixed
+/// number of bytes.
 pub const PASSWORD_BYTES_MAX: usize = 512;
 
-/// How a server listens and whom it lets in.
+/// Listeners, access and limits of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where Redis clients connect.
+    /// RESP address.
     pub resp: SocketAddr,
-    /// Where HTTP is served, if anywhere.
+    /// HTTP address; `None` turns HTTP off.
     pub http: Option<SocketAddr>,
-    /// The names under which HTTP is served while there is no password.
+    /// Names under which HTTP is served while no password is set.
     pub http_hosts: HttpHosts,
     /// Threads that serve RESP connections.
     pub workers: NonZeroUsize,
-    /// What AUTH must give; without one everybody is let in.
+    /// Password for AUTH; without one every client is admitted.
     pub password: Option<Password>,
-    /// Allows an address that others can reach without a password.
+    /// Allows an address that other hosts can reach without a password.
     pub insecure: bool,
-    /// The bounds.
+    /// Bounds on clients.
     pub limits: Limits,
-    /// Where settings came from, for those who ask.
+    /// Origins of the settings, for reports.
     pub origins: Origins,
-    /// The shared store as it is shown: without a password.
+    /// Shared store in displayable form: without a password.
     pub store: Option<String>,
 }
 
-/// Where the settings of namespaces came from, in words. What is not in it is a default, or was set by the program.
+/// Origins of namespace settings, as text. A setting without an entry is a default, or was set by
+/// the program.
 #[derive(Debug, Clone, Default)]
 pub struct Origins {
-    /// What holds where a namespace says nothing, as it would be written, and where it came from: by key.
+    /// By key: the server's setting, as written, and its origin. It applies where a namespace has
+    /// none.
     pub server: BTreeMap<&'static str, (String, String)>,
     /// By namespace and key.
     pub namespaces: BTreeMap<(Box<[u8]>, &'static str), String>,
@@ -60,29 +63,30 @@ impl Default for Options {
     }
 }
 
-/// A password. Shown nowhere, and compared without telling by time how much of a guess was right.
+/// A password. Never shown. Comparison takes constant time, so it does not reveal how much of a
+/// guess is right.
 #[derive(Clone)]
 pub struct Password {
     padded: [u8; PASSWORD_BYTES_MAX],
     bytes: u64, // 1..=PASSWORD_BYTES_MAX
 }
 
-/// Why bytes cannot be a password.
+/// Reason why bytes cannot be a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordError {
-    /// Nobody means this.
+    /// Certainly a mistake.
     #[error("the password is empty: leave it out, or choose one")]
     Empty,
     /// Over the bound.
     #[error("the password has {bytes} bytes, at most {PASSWORD_BYTES_MAX} are allowed")]
     TooLong {
-        /// Length of what was given.
+        /// Given length.
         bytes: usize,
     },
 }
 
 impl Password {
-    /// Takes a password.
+    /// Creates a password.
     pub fn new(bytes: &[u8]) -> Result<Password, PasswordError> {
         match bytes.len() {
             0 => Err(PasswordError::Empty),
@@ -91,9 +95,10 @@ impl Password {
         }
     }
 
-    /// Whether a guess is right. Takes the same time for every guess of up to the longest password.
+    /// Returns true for the right password, in the same time for every guess within the bound.
     pub fn matches(&self, guess: &[u8]) -> bool {
-        // The length is compared in the same breath: it is no secret how long the guess was, but how long the password is.
+        // Compares the length in the same pass: the guess's length is not secret, the password's
+        // is.
         let same = self.padded.ct_eq(&padded(guess)) & self.bytes.ct_eq(&(guess.len() as u64));
         same.into()
     }

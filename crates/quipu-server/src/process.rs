@@ -1,4 +1,4 @@
-//! What belongs to the process as a whole: open files, memory, and the end after a panic.
+//! Manages the process: open files, memory, and its end after a panic.
 
 use std::sync::Once;
 
@@ -6,42 +6,46 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Limits;
 
-/// Files kept for the engine: its lock, its control file, and segments of the journal, of which it keeps few open at once.
+/// Files reserved for the engine: its lock, its control file, and the few journal segments that it
+/// keeps open at once.
 const FILES_ENGINE: u64 = 128;
 
-/// Files of one runtime: epoll, a waker, and the pair of sockets that signals come by; and one for what is opened in passing.
+/// Files of one runtime: epoll, a waker, and the socket pair for signals; and one for files opened
+/// briefly.
 const FILES_RUNTIME: u64 = 4;
 
-/// Runtimes besides the workers: the acceptor's and that of HTTP.
+/// Runtimes besides the workers': the acceptor's and that of HTTP.
 const RUNTIMES_BESIDES: u64 = 2;
 
-/// Standard streams, listeners, and on each of these a connection that is there only to be refused; rounded up.
+/// Standard streams, listeners, and on each listener one connection about to be refused; rounded
+/// up.
 const FILES_FIXED: u64 = 16;
 
-/// Threads whose name begins so take the process with them when they panic.
+/// A panic in a thread with this name prefix ends the process.
 pub(crate) const WORKER_THREAD_PREFIX: &str = "quipu-worker-";
 
-/// Where there are few files, HTTP connections may take one in so many of those that are left for connections.
+/// When files are few, HTTP connections may take one in four of those left for connections.
 const HTTP_SHARE: u64 = 4;
 
-/// Files that are not for connections.
+/// Number of files that are not for connections.
 fn fixed_files(workers: usize) -> u64 {
     let runtimes = workers as u64 + RUNTIMES_BESIDES;
     FILES_ENGINE + FILES_FIXED + FILES_RUNTIME * runtimes
 }
 
-/// How many HTTP connections so many files leave room for beside those of RESP.
+/// Number of HTTP connections that the open files allow beside those of RESP.
 pub(crate) fn http_connections_possible(files: u64, workers: usize) -> usize {
     let possible = files.saturating_sub(fixed_files(workers)) / HTTP_SHARE;
     usize::try_from(possible).unwrap_or(usize::MAX)
 }
 
-/// Files that are not for RESP connections. As long as these are kept, no number of connections keeps the journal from a file.
+/// Number of files that are not for RESP connections. While these stay reserved, no number of
+/// connections deprives the journal of a file.
 pub(crate) fn files_reserved(limits: &Limits, workers: usize) -> u64 {
     fixed_files(workers).saturating_add(limits.http_connections_max as u64)
 }
 
-/// How many connections so many files leave room for.
+/// Number of connections that the open files allow.
 pub(crate) fn connections_possible(files: u64, reserved: u64) -> Option<u32> {
     match files.saturating_sub(reserved) {
         0 => None,
@@ -49,7 +53,7 @@ pub(crate) fn connections_possible(files: u64, reserved: u64) -> Option<u32> {
     }
 }
 
-/// Raises the limit of open files to what the system allows, and returns it.
+/// Raises the limit of open files to the system's maximum, and returns it.
 pub(crate) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let mut current = limit.current;
@@ -62,8 +66,9 @@ pub(crate) fn raise_open_files() -> u64 {
     current.unwrap_or(u64::MAX)
 }
 
-/// A worker that panics may have stopped in the middle of a turn. Its locks and its place in the journal are then in a state that
-/// no code has been written for, so the process ends; the next start replays the journal.
+/// Ends the process when a worker panics. The panic may have interrupted a turn: its locks and its
+/// range in the journal are then in a state that no code handles. The next start replays the
+/// journal.
 pub(crate) fn abort_on_worker_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -77,7 +82,7 @@ pub(crate) fn abort_on_worker_panic() {
     });
 }
 
-/// Resident memory, if the system tells.
+/// Resident memory, if the system reports it.
 pub(crate) fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -97,7 +102,7 @@ mod tests {
             abort_on_worker_panic();
             let worker = std::thread::Builder::new().name(format!("{WORKER_THREAD_PREFIX}0"));
             let _ = worker.spawn(|| panic!("half-way through a turn")).expect("a thread can be started").join();
-            // Reached only if the panic was survived.
+            // Reached only if the process survived the panic.
             std::process::exit(0);
         }
         let test = "process::tests::a_panic_in_a_worker_ends_the_process";

@@ -1,6 +1,6 @@
-//! The server: listens, hands out connections, stops.
+//! Runs the server: listens, distributes connections, stops.
 //!
-//! In: an engine, options, and a future that says when to stop. Out: nothing; the engine is the caller's to close.
+//! In: an engine, options, and a shutdown future. Out: nothing; the caller closes the engine.
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -25,14 +25,16 @@ use crate::settings::Settings;
 use crate::worker::Worker;
 use crate::{Options, process};
 
-/// After a failed accept, mostly for want of files: long enough for one to be closed, too short to be noticed.
+/// Pause after a failed accept, mostly for lack of files: long enough for one to close, too short
+/// to notice.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Connections that wait to be accepted. The usual 128 overflow when a fleet reconnects at once, and each that is dropped then
-/// waits a second before it tries again.
+/// Length of the accept backlog. The usual 128 overflows when a fleet reconnects at once. Each
+/// dropped connection then waits a second before it retries.
 const BACKLOG: i32 = 4_096;
 
-/// The server's addresses, reserved: nobody else can listen there, and clients are not accepted yet.
+/// The server's addresses, reserved: no other process can listen there, and the server accepts no
+/// clients yet.
 pub struct Addresses {
     options: Options,
     resp: OwnedFd,
@@ -40,18 +42,18 @@ pub struct Addresses {
     connections_possible: u32,
 }
 
-/// Bound to its addresses, not yet answering.
+/// A server that is bound to its addresses and does not reply yet.
 pub struct Server {
     pub(crate) state: Arc<ServerState>,
     resp: TcpListener,
     http: Option<TcpListener>,
 }
 
-/// Why a server cannot listen.
+/// Error of reserving or listening.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// Anybody who reaches the address could change every counter.
+    /// Any host that reaches the address could change every counter.
     #[error(
         "{addr} can be reached from other machines and no password is set: set one (--password, QUIPU_PASSWORD), bind to a \
          loopback address, or say --insecure if the network is trusted"
@@ -65,26 +67,26 @@ pub enum BindError {
     Listen {
         /// The address.
         addr: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Not even one connection could be served beside the journal and HTTP.
+    /// The limit leaves no file for even one connection beside the journal and HTTP.
     #[error("at most {files} files may be open, and at least {needed} are needed: raise 'ulimit -n'")]
     Files {
         /// The limit.
         files: u64,
-        /// What would do.
+        /// Files needed.
         needed: u64,
     },
 }
 
-/// Why a server could not begin to answer.
+/// Error of starting to serve.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start a worker")]
 pub struct RunError(#[from] io::Error);
 
 impl Addresses {
-    /// Checks the options and reserves the addresses, before anything is opened for the server.
+    /// Checks the options and reserves the addresses, before the server opens anything.
     pub fn reserve(mut options: Options) -> Result<Addresses, BindError> {
         let Options { resp, http, workers, password, insecure, limits, .. } = &mut options;
         if let Some(addr) = [Some(*resp), *http].into_iter().flatten().find(|addr| !addr.ip().is_loopback())
@@ -105,7 +107,7 @@ impl Addresses {
             return Err(BindError::Files { files, needed: reserved + 1 });
         };
         if limits.connections_max > connections_possible {
-            // The words of Redis, which people search for.
+            // Redis's wording, which people search for.
             let asked = limits.connections_max;
             let reduced = format!("maxclients has been reduced from {asked} to {connections_possible}");
             warn(files, &format!("{reserved} are for the journal, HTTP and the like, so {reduced}"));
@@ -115,7 +117,7 @@ impl Addresses {
         Ok(Addresses { options, resp, http, connections_possible })
     }
 
-    /// Listens; from here on clients can connect, and are answered once [`Server::run`] runs.
+    /// Listens: from here on clients can connect, and [`Server::run`] serves them.
     pub fn listen(self, engine: Engine) -> Result<Server, BindError> {
         let Addresses { options, resp, http, connections_possible } = self;
         let Options { resp: resp_addr, http: http_addr, http_hosts, workers, password, limits, origins, store, .. } =
@@ -153,17 +155,18 @@ impl Server {
         Addresses::reserve(options)?.listen(engine)
     }
 
-    /// Where Redis clients connect; the real port if 0 was asked for.
+    /// RESP address; the actual port if the option was port 0.
     pub fn resp_addr(&self) -> SocketAddr {
         self.state.resp
     }
 
-    /// Where HTTP is served, if it is.
+    /// HTTP address, if HTTP is on.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.state.http
     }
 
-    /// Answers until `shutdown` is ready; then stops accepting, answers what has been received, closes and returns.
+    /// Serves until `shutdown` is ready; then stops accepting, answers the received commands,
+    /// closes and returns.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
         process::abort_on_worker_panic();
         let Server { state, resp, http } = self;
@@ -188,7 +191,7 @@ impl Server {
             .chain(http.map(|Http { ended, thread }| (ended, thread)))
             .collect();
         for (ended, thread) in threads {
-            // The sender is dropped only by a panic, which has ended the process already.
+            // Only a panic drops the sender, and that has ended the process already.
             let _ = ended.await;
             let _ = thread.join();
         }
@@ -196,7 +199,7 @@ impl Server {
     }
 }
 
-/// Lets clients in, one worker after the other.
+/// Admits clients and distributes them over the workers in turn.
 async fn accept(listener: &tokio::net::TcpListener, state: &ServerState, workers: &[Worker]) {
     let mut next = 0;
     loop {
@@ -212,7 +215,7 @@ async fn accept(listener: &tokio::net::TcpListener, state: &ServerState, workers
         let connections_max = state.settings.connections_max();
         let Some(client) = state.clients.admit(peer, local, state.engine.now(), connections_max) else {
             add_stat(&state.stats.connections_refused, 1);
-            // A new socket has room for a line; whether the client reads it is its own affair.
+            // A new socket has room for one line; the client may or may not read it.
             let _ = socket.try_write(format!("-{}\r\n", ConnectionError::TooManyClients).as_bytes());
             continue;
         };
@@ -227,39 +230,39 @@ async fn accept(listener: &tokio::net::TcpListener, state: &ServerState, workers
     }
 }
 
-/// A connection that is silent for so long is asked whether it is still there, as Redis does.
+/// Idle time after which TCP keepalive probes a connection, as in Redis.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
 
-/// Sets what the operating system does for a connection. What it cannot set it does without.
+/// Sets the socket options. A failed option is ignored.
 pub(crate) fn configure_socket(socket: &tokio::net::TcpStream, write_time_max: Duration) {
     // Replies are written whole; waiting for more would only add delay.
     let _ = socket.set_nodelay(true);
-    // A peer that has vanished would keep its place for ever.
+    // Otherwise a vanished peer would hold its connection for ever.
     let _ = sockopt::set_socket_keepalive(socket, true);
     let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
-    // A client that does not read is gone in this time, also when the system has taken all of the reply off our hands.
-    // Twice, because the system sees less of a slow reader's progress than we do.
+    // Time after which the system drops a client that does not read, also when the system holds the
+    // whole reply. Twice the write time, because the system sees less of a slow reader's progress.
     let millis = u32::try_from(2 * write_time_max.as_millis()).unwrap_or(u32::MAX);
     let _ = sockopt::set_tcp_user_timeout(socket, millis);
 }
 
-/// Says what the limit of open files has cost; where nobody has decided what becomes of events, on stderr.
+/// Warns of the effect of the open-files limit; on stderr if no tracing subscriber is set.
 fn warn(files: u64, text: &str) {
     let next = "for more, raise 'ulimit -n'";
     if tracing::dispatcher::has_been_set() {
         tracing::warn!(files, "the maximum of open files is {files}: {text}; {next}");
     } else {
-        // Nobody may be left to read it.
+        // stderr may be closed.
         let _ = writeln!(io::stderr(), "quipu: the maximum of open files is {files}: {text}; {next}");
     }
 }
 
-/// A socket that has the address and does not listen yet. Where another listens, this fails.
+/// Binds a socket to the address without listening. Fails if another process listens there.
 fn reserve(addr: SocketAddr) -> Result<OwnedFd, BindError> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let reserved = rustix::net::socket_with(family, SocketType::STREAM, flags, None).and_then(|socket| {
-        // As the standard library does: connections of the last life do not keep the port.
+        // As the standard library does: connections of the previous process do not block the port.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         rustix::net::bind(&socket, &addr)?;
         Ok(socket)

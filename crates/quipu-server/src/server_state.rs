@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! Holds the state that all connections of a server share.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,15 @@ use crate::{HttpHosts, Limits, Origins, Password};
 /// One per server, behind an `Arc`.
 pub(crate) struct ServerState {
     pub engine: Engine,
-    /// Of counters in no other namespace; fixed when the engine was opened, so nobody has to ask it again.
+    /// Durability of counters in no other namespace. Fixed when the engine was opened, so the
+    /// server keeps a copy.
     pub durability: Durability,
     pub password: Option<Password>,
-    /// The names under which HTTP is served without a password.
+    /// Names under which HTTP is served without a password.
     pub http_hosts: HttpHosts,
     pub limits: Limits,
     pub origins: Origins,
-    /// The shared store as it is shown, if there is one.
+    /// Shared store in displayable form, if there is one.
     pub store: Option<String>,
     pub settings: Settings,
     pub clients: Clients,
@@ -31,7 +32,7 @@ pub(crate) struct ServerState {
     pub http_latencies: HttpLatencies,
     pub command_latencies: CommandLatencies,
     pub hot_keys: HotKeyTracker,
-    /// HTTP connections at the moment.
+    /// Number of open HTTP connections.
     pub http_open: AtomicU64,
     pub started: Millis,
     pub resp: SocketAddr,
@@ -39,7 +40,7 @@ pub(crate) struct ServerState {
     pub workers: usize,
 }
 
-/// What has happened since the start, or since CONFIG RESETSTAT.
+/// Statistics since the start, or since CONFIG RESETSTAT.
 #[derive(Default)]
 pub(crate) struct ServerStats {
     pub commands: AtomicU64,
@@ -68,14 +69,14 @@ impl ServerStats {
         }
     }
 
-    /// Counts a reply over RESP that is a refusal.
+    /// Counts a reply over RESP if it is a refusal.
     pub fn record_reply(&self, reply: &Reply) {
         if let Reply::Refused(refusal) = reply {
             self.record_refusal(refusal, 1);
         }
     }
 
-    /// Counts adds that were refused because the sum would not fit.
+    /// Counts adds that the engine refused because the sum would overflow.
     pub fn record_overflows(&self, times: u64) {
         if times > 0 {
             add_stat(&self.errors, times);
@@ -91,7 +92,7 @@ impl ServerStats {
     }
 }
 
-/// How often something was refused, by reason.
+/// Number of refusals by reason.
 pub(crate) struct RefusalCounts([AtomicU64; reason::COUNT]);
 
 impl Default for RefusalCounts {
@@ -115,7 +116,7 @@ impl RefusalCounts {
     }
 }
 
-/// Adds to a tally. Nothing is decided by these numbers, so no order is asked for.
+/// Adds to a statistic. No decision depends on these numbers, so they need no memory ordering.
 pub(crate) fn add_stat(count: &AtomicU64, by: u64) {
     count.fetch_add(by, Ordering::Relaxed);
 }

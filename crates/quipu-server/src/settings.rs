@@ -1,6 +1,7 @@
-//! CONFIG GET and SET: what exists, and what may change while the server runs.
+//! Answers CONFIG GET and SET: the settings, and those that may change at run time.
 //!
-//! Names and error texts are Redis's, because tools ask for them by name. Only what has a meaning here is listed.
+//! Names and error texts are Redis's, because tools use these names. Only settings with a meaning
+//! here are listed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,10 +17,10 @@ const CONNECTIONS_SETTABLE_MAX: u64 = u32::MAX as u64;
 /// Largest `timeout` in seconds, as in Redis.
 const IDLE_SECONDS_SETTABLE_MAX: u64 = i32::MAX as u64;
 
-/// What can be changed while the server runs.
+/// Settings that may change at run time.
 pub(crate) struct Settings {
     connections_max: AtomicU32,
-    /// How many connections the files that the process may open leave room for.
+    /// Connections that the process's open files allow.
     connections_possible: u32,
     /// 0: never.
     idle_seconds_max: AtomicU64,
@@ -46,7 +47,7 @@ impl Settings {
     }
 }
 
-/// All settings whose name matches one of the patterns, in any case.
+/// All settings with a name that matches one of the patterns, in any case.
 pub(crate) fn get(server: &ServerState, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
     let lower: Vec<Vec<u8>> = patterns.iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
     let mut all = all(server);

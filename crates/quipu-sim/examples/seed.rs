@@ -1,5 +1,6 @@
-//! Runs one seed and prints everything that happened: `cargo run -p quipu-sim --example seed -- SEED [ACTS] [WITHOUT …]`, where the rest are kinds of
-//! faults to leave out, as a violation names them.
+//! Runs one seed and prints every event:
+//! `cargo run -p quipu-sim --example seed -- SEED [ACTS] [WITHOUT …]`. The last arguments are kinds
+//! of faults to leave out, as a violation names them.
 
 use quipu_sim::{ACTS, EventLog, Fault, Plan, run};
 

@@ -1,5 +1,6 @@
-//! Runs seeds and says which break what, without stopping at the first: `cargo run -p quipu-sim --example survey -- FROM COUNT [WITHOUT …]`, where the rest
-//! are kinds of faults to leave out.
+//! Runs seeds and lists all their violations, without stopping at the first:
+//! `cargo run -p quipu-sim --example survey -- FROM COUNT [WITHOUT …]`. The last arguments are
+//! kinds of faults to leave out.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quipu_sim::{ACTS, EventLog, Fault, Plan, RunTally, run};
 
-/// Seeds between two words of how far it is.
+/// Seeds between two progress reports.
 const PROGRESS_EVERY: u64 = 5_000;
 
 fn main() {

@@ -1,4 +1,4 @@
-//! What clients ask for.
+//! Defines the acts that clients send.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use quipu_testkit::SeededRng;
 
 use crate::counters::{COUNTERS, CounterClass, CounterForm, SimCounter, counter_name};
 
-/// One thing asked of one counter.
+/// One action on one counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Act {
-    /// Which counter.
+    /// Index of the counter.
     pub counter: usize,
-    /// What.
+    /// The action.
     pub what: Action,
 }
 
-/// What is asked.
+/// An action of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// INCRBY.
     Add(i64),
-    /// INCRBY with a token: the same one may be sent to several nodes.
+    /// INCRBY with a token; the same token may go to several nodes.
     Once {
-        /// Which token.
+        /// Number of the token.
         token: u64,
-        /// By how much.
+        /// The increment.
         delta: i64,
     },
     /// GET.
@@ -56,64 +56,66 @@ pub enum Action {
     Persist,
     /// FLUSHALL, which needs one owner.
     Flush,
-    /// SET NX, which does too.
+    /// SET NX, which needs one owner too.
     SetIfAbsent,
-    /// INCREX with bounds, which does too.
+    /// INCREX with bounds, which needs one owner too.
     AddWithin,
-    /// One of [`ITEMS`] is observed, or counted so often where it is one of the [first](COUNTED_ITEMS).
+    /// Observes one of [`ITEMS`], or adds a count to one of the [first](COUNTED_ITEMS).
     Observe(usize, u64),
-    /// All of these are observed.
+    /// Observes all of these items.
     ObserveAll(Items),
-    /// What a sketch says: how many different items, or how often each came.
+    /// Estimate of a sketch: the number of different items, or the count of each.
     Estimate,
 }
 
-/// Some of the items.
+/// A set of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Items([u64; ITEMS.div_ceil(64)]);
 
-/// Different items that are observed: few enough that most are observed by several nodes, and again.
+/// Number of different items: few enough that several nodes observe most of them, repeatedly.
 pub const ITEMS: usize = 200;
 
-/// So many of them are counted, where that is done.
+/// Number of items with counts, in sketches that count.
 pub const COUNTED_ITEMS: usize = 20;
 
-/// How large sketches are that count: a cell of each row for each item, but for a chance that no key of ours meets.
+/// Size of counting sketches: in each row one cell per item, barring collisions that our keys do
+/// not have.
 const SIZE: FrequencySize = FrequencySize::Dimensions { width: 256, depth: 4 };
 
-/// An item.
+/// Name of an item.
 pub fn item_name(number: usize) -> &'static [u8] {
     static NAMES: LazyLock<Vec<Vec<u8>>> =
         LazyLock::new(|| (0..ITEMS).map(|at| format!("item-{at}").into_bytes()).collect());
     &NAMES[number % ITEMS]
 }
 
-/// Adds are at most this large, so that few of them come to the same sum by chance.
+/// Largest add, so that few adds have equal sums by chance.
 const DELTA_MAX: i64 = 1_000;
 
-/// What is refused would be seen if it were carried out: no sum of a run comes near.
+/// Increment of forbidden acts: if one were applied, it would show, since no sum of a run comes
+/// near.
 const FORBIDDEN: i64 = 1 << 40;
 
 /// Longer than any run.
 const TOKEN_WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
-/// Names looked at in one SCAN: all there are.
+/// Names visited by one SCAN: more than all counters.
 const SCAN_COUNT: usize = 100;
 
 impl Action {
-    /// Whether it takes the counter's value and sets another.
+    /// Returns true if it takes the counter's value and sets another.
     pub fn takes(self) -> bool {
         matches!(self, Action::GetSet | Action::Reset | Action::Take | Action::Delete | Action::Set(_))
     }
 
-    /// Whether it must be refused.
+    /// Returns true if it must be refused.
     pub fn is_forbidden(self) -> bool {
         matches!(self, Action::Flush | Action::SetIfAbsent | Action::AddWithin)
     }
 }
 
 impl Items {
-    /// Which they are.
+    /// Iterates over the items.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..ITEMS).filter(move |item| self.0[item / 64] >> (item % 64) & 1 == 1)
     }
@@ -128,7 +130,7 @@ impl FromIterator<usize> for Items {
 }
 
 impl Act {
-    /// Draws one. `expiry_millis_max` is the longest time to live.
+    /// Draws an act. `expiry_millis_max` is the longest time to live.
     pub fn draw(rng: &SeededRng, expiry_millis_max: i64) -> Act {
         let counter = rng.below(COUNTERS.len());
         let class = COUNTERS[counter].class;
@@ -160,7 +162,8 @@ impl Act {
         }
     }
 
-    /// Draws an add with a token. Its counter is durable: who has applied it cannot be seen from outside, so no crash may take it.
+    /// Draws an add with a token. Its counter is durable: the judge cannot see which node applied
+    /// it, so no crash may take it.
     pub fn draw_once(rng: &SeededRng, token: u64) -> Act {
         let durable = |counter: &usize| {
             let SimCounter { class, durability, form, .. } = COUNTERS[*counter];
@@ -170,7 +173,7 @@ impl Act {
         Act { counter: *rng.pick(&counters), what: Action::Once { token, delta: rng.between(1..=DELTA_MAX) } }
     }
 
-    /// What has to be claimed before it is applied.
+    /// Returns the add with a token that must be claimed first, if it is one.
     pub fn once(&self) -> Option<TokenAdd> {
         let Action::Once { token, delta } = self.what else { return None };
         let item = format!("token-{token}");
@@ -179,7 +182,7 @@ impl Act {
         Some(TokenAdd { token, name: counter_name(self.counter).bytes().into(), delta, window: TOKEN_WINDOW })
     }
 
-    /// Draws a swap, if the counter is one that is swapped, else a read.
+    /// Draws a swap if the counter's class has swaps, else a read.
     fn swap(rng: &SeededRng, counter: usize, expiry_millis_max: i64) -> Act {
         let what = match (COUNTERS[counter].class, rng.below(10)) {
             (CounterClass::Rising | CounterClass::Both, _) => Action::Read,
@@ -203,14 +206,14 @@ impl Act {
         Act { counter, what }
     }
 
-    /// The names it looks at or changes.
+    /// Counters that it reads or changes.
     pub fn counters(&self) -> impl Iterator<Item = usize> + use<> {
         let many = if self.what == Action::ReadMany { 3 } else { 1 };
         let first = self.counter;
         (0..many).map(move |at| (first + at) % COUNTERS.len())
     }
 
-    /// The same, if it is one of those that run many at a time.
+    /// Returns the simple command, if the act can run in a batch of them.
     pub fn simple_command(&self) -> Option<SimpleCommand<'static>> {
         let name = counter_name(self.counter);
         match self.what {
@@ -220,7 +223,7 @@ impl Act {
         }
     }
 
-    /// As the engine takes it.
+    /// Returns the engine's command.
     pub fn command(&self) -> Command<'static> {
         let (name, form) = (counter_name(self.counter), COUNTERS[self.counter].form);
         let dialect = if form == CounterForm::Hll { Dialect::Redis } else { Dialect::Native };

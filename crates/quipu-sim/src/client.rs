@@ -1,6 +1,8 @@
-//! A client and the worker that serves it: one act, cut into the steps between which anything may happen.
+//! Simulates a client and its worker: one act, cut into steps; any event may happen between two
+//! steps.
 //!
-//! run the turn → fill → hand over, sync, until what the reply shows is as durable as it must be → reply; or wait for a row or a swap, and run again.
+//! Run the turn → fill → hand over and sync, until the reply is as durable as required → reply. Or
+//! wait for a row or a swap, and run again.
 
 use std::sync::Arc;
 
@@ -39,7 +41,8 @@ pub async fn serve(engine: Engine, rng: Arc<SeededRng>, act: Act) -> ActOutcome 
         };
         let loaded = engine.steps().enqueue_load(load).await;
         if let LoadOutcome::Fetched(at) = loaded {
-            // What was fetched the first time stays fresh enough, or several counters would never be fresh at once.
+            // The first fetch fixes the freshness; otherwise several counters would never be fresh
+            // at once.
             since = since.or(Some(at));
         }
         if let Some(outcome) = outcome_of_load(&engine, &rng, loaded, position).await {
@@ -48,7 +51,8 @@ pub async fn serve(engine: Engine, rng: Arc<SeededRng>, act: Act) -> ActOutcome 
     }
 }
 
-/// Runs a command as a server does: together with others that came in the same read if it is of those that can, by itself if not.
+/// Runs a command as a server does: a simple one together with others from the same read, any other
+/// alone.
 fn run(turn: &mut Turn<'_>, rng: &SeededRng, act: &Act, command: &Command<'_>) -> Result<Reply, Load> {
     let Some(simple) = act.simple_command() else { return turn.run(command) };
     let read_of = |counter| SimpleCommand { name: counter_name(counter), delta: None };
@@ -69,7 +73,7 @@ fn run(turn: &mut Turn<'_>, rng: &SeededRng, act: &Act, command: &Command<'_>) -
     }
 }
 
-/// What was waited for is the answer, unless the command has to run again.
+/// Returns the load's outcome as the answer, unless the command has to run again.
 async fn outcome_of_load(
     engine: &Engine,
     rng: &SeededRng,

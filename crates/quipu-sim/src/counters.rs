@@ -1,8 +1,8 @@
-//! The counters of a run: few, so that everybody meets, and each for what can be known of it.
+//! Defines the counters of a run: few, so that all nodes share them, and each with its own checks.
 
 use quipu_model::{Durability, Name};
 
-/// What clients do to a counter, and so what can be judged.
+/// Actions on a counter, which decide the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterClass {
     /// Adds above 0 only: readings never go back.
@@ -11,38 +11,38 @@ pub enum CounterClass {
     Both,
     /// Adds above 0, and harvests that take everything: each add is taken once.
     Harvested,
-    /// Everything: adds above 0, harvests, sets, deletes and expiry.
+    /// All actions: adds above 0, harvests, sets, deletes and expiry.
     Mixed,
-    /// A sketch: items are observed or counted, some again and again.
+    /// A sketch: items are observed or counted, some repeatedly.
     Observed,
-    /// The same, and it is deleted now and then.
+    /// The same, with occasional deletes.
     Discarded,
-    /// The same, and it expires.
+    /// The same, with expiry.
     Passing,
 }
 
-/// What a counter is made of.
+/// Type of a counter's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterForm {
     /// A number.
     Number,
-    /// A sketch of uniques in our form, which is exact for as few as are observed here.
+    /// A native sketch of uniques, which is exact for the few items here.
     Unique,
-    /// A sketch of uniques in Redis's form.
+    /// A sketch of uniques in Redis's format.
     Hll,
-    /// A sketch of frequencies, large enough for what is counted here.
+    /// A sketch of frequencies, large enough for the items here.
     Frequency,
-    /// A list of what is most frequent, which has room for all that is counted here.
+    /// A top-K list with room for all items here.
     Top,
 }
 
 impl CounterClass {
-    /// Whether nothing below 0 is ever added to it.
+    /// Returns true if no negative number is ever added.
     pub fn only_grows(self) -> bool {
         !matches!(self, CounterClass::Both | CounterClass::Observed | CounterClass::Discarded | CounterClass::Passing)
     }
 
-    /// Whether anything but adds happens to it.
+    /// Returns true if the class has other actions than adds.
     pub fn is_swapped(self) -> bool {
         matches!(self, CounterClass::Harvested | CounterClass::Mixed)
     }
@@ -53,15 +53,15 @@ impl CounterClass {
 pub struct SimCounter {
     /// Its name; the namespace decides the durability.
     pub name: &'static str,
-    /// What happens to it.
+    /// Its class.
     pub class: CounterClass,
-    /// What it is made of.
+    /// Type of its value.
     pub form: CounterForm,
-    /// What an ack means.
+    /// Durability that an ack promises.
     pub durability: Durability,
 }
 
-/// All of them. Namespace `d` is durable, `r` relaxed, `m` in memory.
+/// All counters. Namespace `d` is durable, `r` relaxed, `m` in memory.
 pub const COUNTERS: [SimCounter; 18] = [
     SimCounter::number("d:rising", CounterClass::Rising, Durability::Durable),
     SimCounter::number("r:rising", CounterClass::Rising, Durability::Relaxed),
@@ -92,18 +92,18 @@ impl SimCounter {
         SimCounter { name, class, form, durability }
     }
 
-    /// Whether it is a sketch.
+    /// Returns true for a sketch.
     pub fn is_sketch(&self) -> bool {
         self.form != CounterForm::Number
     }
 }
 
-/// Which counter has this name.
+/// Index of the counter with this name.
 pub fn find_counter(name: &[u8]) -> Option<usize> {
     COUNTERS.iter().position(|counter| counter.name.as_bytes() == name)
 }
 
-/// A counter's name.
+/// Name of a counter.
 pub fn counter_name(counter: usize) -> Name<'static> {
     Name::new(COUNTERS[counter].name.as_bytes()).expect("the names here are short")
 }

@@ -1,20 +1,22 @@
-//! Many nodes on one shared store, on one thread, by a seed: the shipped engine under every fault at once.
+//! Simulates many nodes on one shared store, on one thread, from a seed: the shipped engine under
+//! every fault at once.
 //!
-//! In: a seed. Out: how much was met; or what was broken, with the events before it.
+//! In: a seed. Out: a tally of events; or the broken promise, with the events before it.
 //!
 //! ```text
-//! plan      what the seed means: options, weather, faults
+//! plan      options, network quality and faults, drawn from the seed
 //! world     nodes, a store, time; a scheduler that lets any of them take the next step
-//!   node    a disk, a clock, the engine with its clients (client) and its background
-//!   store   the contract behind a network; it notes what really happened (truth)
-//! judge     what clients were told, against what really happened
-//! run       seeds on all cores; what a violation needs
+//!   node    a disk, a clock, the engine with its clients (client) and its background tasks
+//!   store   the store's contract behind a network; it records the real events (truth)
+//! judge     compares replies to clients with the real events
+//! run       seeds on all cores; shrinking a violation
 //! ```
 //!
-//! The test `seeds` runs them; `examples/survey` says which seeds of many break what, `examples/seed` prints everything that happens in one.
+//! The test `seeds` runs them. `examples/survey` lists the violations of many seeds;
+//! `examples/seed` prints every event of one.
 //!
-//! Not here: the protocol by itself (`quipu-model`, `tests/shared_store`), one node's crash states (`quipu-engine`, `tests/it`), real
-//! stores (`quipu-testkit`, `store_suite`).
+//! Not here: the protocol by itself (`quipu-model`, `tests/shared_store`), one node's crash states
+//! (`quipu-engine`, `tests/it`), real stores (`quipu-testkit`, `store_suite`).
 
 mod act;
 mod client;

@@ -1,16 +1,17 @@
-//! What happened, in order, for the reader of a failed seed.
+//! Records the events in order, for the reader of a failed seed.
 //!
-//! Every step of the scheduler has a number, its stamp; the log keeps the last lines with theirs. A run writes nothing down unless it is
-//! asked to: the same seed does the same again, so a seed that failed is run once more for its log.
+//! Every scheduler step has a number, its stamp; the log keeps the last lines with their stamps. A
+//! run records no lines by default. The same seed repeats the same run, so a failed seed runs once
+//! more for its log.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lines kept: about what a reader follows back from a violation to its cause.
+/// Lines kept: enough to follow a violation back to its cause.
 const LINES_MAX: usize = 200;
 
-/// Where events are noted. Clones write to the same one.
+/// The event log. Clones share the lines.
 #[derive(Clone, Default)]
 pub struct EventLog {
     stamp: Arc<AtomicU64>,
@@ -19,37 +20,37 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// A log that counts stamps and keeps no lines.
+    /// Creates a log that counts stamps and keeps no lines.
     pub fn disabled() -> EventLog {
         EventLog::default()
     }
 
-    /// A log that keeps the last lines.
+    /// Creates a log that keeps the last lines.
     pub fn bounded() -> EventLog {
         EventLog { lines: Some(Arc::default()), lines_max: LINES_MAX, ..EventLog::default() }
     }
 
-    /// A log that keeps all of them, for whoever looks into one seed.
+    /// Creates a log that keeps all lines, to study one seed.
     pub fn unbounded() -> EventLog {
         EventLog { lines_max: usize::MAX, ..EventLog::bounded() }
     }
 
-    /// The present stamp.
+    /// The current stamp.
     pub fn stamp(&self) -> u64 {
         self.stamp.load(Ordering::Relaxed)
     }
 
-    /// Goes on to the next stamp.
+    /// Advances to the next stamp.
     pub fn tick(&self) {
         self.stamp.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether anyone is going to read it.
+    /// Returns true if the log keeps lines.
     pub fn is_enabled(&self) -> bool {
         self.lines.is_some()
     }
 
-    /// Notes an event, if anyone is going to read it.
+    /// Records an event if the log keeps lines.
     pub fn write_line(&self, what: impl FnOnce() -> String) {
         let Some(lines) = &self.lines else { return };
         let line = format!("{:>6}  {}", self.stamp(), what());
@@ -60,7 +61,7 @@ impl EventLog {
         lines.push_back(line);
     }
 
-    /// The lines kept.
+    /// The kept lines.
     pub fn lines(&self) -> Vec<String> {
         let lines = self.lines.as_ref().map(|lines| lines.lock().unwrap_or_else(PoisonError::into_inner));
         lines.map(|lines| lines.iter().cloned().collect()).unwrap_or_default()

@@ -1,21 +1,22 @@
-//! What a seed means: the options of its nodes, how bad its network is, and which faults come when.
+//! Derives a run's plan from its seed: node options, network quality, and the faults with their
+//! times.
 
 use std::time::Duration;
 
 use quipu_engine::{ShardPick, SharingOptions};
 use quipu_testkit::SeededRng;
 
-/// Acts of clients in every run.
+/// Number of client acts in every run.
 pub const ACTS: usize = 760;
 
-/// Faults in every run: at least, and at most.
+/// Least and most faults in every run.
 pub const FAULTS_MIN: usize = 5;
 const FAULTS_MAX: usize = 10;
 
-/// Nodes at the beginning.
+/// Number of nodes at the beginning.
 pub const NODES: usize = 3;
 
-/// What can happen to a run.
+/// Kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// A process is killed and started again.
@@ -32,9 +33,9 @@ pub enum Fault {
     ClockJump,
     /// A directory is lost, and the node begins anew.
     DirectoryLost,
-    /// A second node is started on a copy of a directory, while the first goes on.
+    /// A second node starts on a copy of a directory, while the first continues.
     DirectoryCloned,
-    /// The same with the machine: the copy cannot be told from the first.
+    /// The same with the whole machine: the copy is indistinguishable from the first.
     MachineCloned,
     /// An older copy of its directory takes a node's place.
     DirectoryRestored,
@@ -42,7 +43,7 @@ pub enum Fault {
     StoreDown,
     /// The store takes seconds for every call, for a while.
     StoreSlow,
-    /// The store goes back by some commits.
+    /// The store loses its last commits.
     StoreLosesCommits,
     /// The store is restored from an older copy, or comes back empty.
     StoreRestored,
@@ -70,12 +71,12 @@ impl Fault {
         Fault::StoreClock,
     ];
 
-    /// Those after which less can be judged, so that most runs go without them.
+    /// Returns true for faults after which less can be judged; most runs go without them.
     fn loses_store_data(self) -> bool {
         matches!(self, Fault::StoreLosesCommits | Fault::StoreRestored)
     }
 
-    /// Whether a copy has to be made before it, and so many acts before at most.
+    /// Returns the most acts between the copy that the fault needs and the fault, if it needs one.
     fn prepared(self) -> Option<usize> {
         match self {
             Fault::StoreLosesCommits => Some(30),
@@ -85,51 +86,51 @@ impl Fault {
     }
 }
 
-/// A fault that is to come.
+/// A planned fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedFault {
-    /// When so many acts have been asked.
+    /// Number of sent acts at which it comes.
     pub at: usize,
-    /// What.
+    /// Its kind.
     pub fault: Fault,
-    /// To which node, of those there are.
+    /// Index of its node.
     pub node: usize,
-    /// Not yet: only the copy is made to which it goes back.
+    /// True for the earlier step that only makes the copy.
     pub prepares: bool,
 }
 
-/// What a seed means.
+/// A run's plan.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The seed.
+    /// Its seed.
     pub seed: u64,
-    /// Acts of clients.
+    /// Number of client acts.
     pub acts: usize,
     /// Faults, the next one last.
     pub faults: Vec<PlannedFault>,
-    /// Of calls to the store that meet a fault.
+    /// Percentage of store calls that meet a fault.
     pub store_percent: usize,
     /// Workers of each node.
     pub workers: usize,
-    /// How counters are shared.
+    /// Options of sharing counters.
     pub sharing: SharingOptions,
     /// Length of a journal segment.
     pub segment_bytes: u64,
-    /// Longest time to live that a client gives a counter.
+    /// Longest time to live that a client sets.
     pub expiry_millis_max: i64,
-    /// Most milliseconds that pass at once.
+    /// Longest time step, in milliseconds.
     pub stride_millis: usize,
-    /// Whether the store may lose data.
+    /// True if the store may lose data.
     pub store_may_lose_data: bool,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Derives the plan of a seed.
     pub fn new(seed: u64) -> Plan {
         Plan::limited(seed, ACTS, &[])
     }
 
-    /// The same with fewer acts and without some faults, to find out what a violation needs.
+    /// The same with fewer acts and without some faults, to shrink a violation.
     pub fn limited(seed: u64, acts: usize, without: &[Fault]) -> Plan {
         let rng = SeededRng::new(seed ^ 0x005e_ed0f_9a1e);
         let store_may_lose_data = rng.chance(20);
@@ -162,7 +163,7 @@ impl Plan {
     }
 }
 
-/// Three scales of time: writers are retired within a run, hardly, and never.
+/// Draws one of three time scales: writers are retired within a run, rarely, or never.
 fn draw_sharing_options(rng: &SeededRng) -> SharingOptions {
     let seconds = Duration::from_secs;
     let (lease, retire_after, grace, audit_every) = match rng.below(3) {
@@ -199,7 +200,7 @@ mod tests {
             assert!(strikes >= FAULTS_MIN && plan.acts >= 500);
             assert!(plan.faults.is_sorted_by_key(|planned| std::cmp::Reverse(planned.at)));
             drawn.extend(plan.faults.iter().map(|planned| planned.fault));
-            // What the protocol takes for granted: nobody with a lease sleeps for half of grace.
+            // The protocol assumes that no node with a lease sleeps for half of `grace`.
             let SharingOptions { lease, retire_after, grace, audit_every, .. } = plan.sharing;
             assert!(lease + retire_after + audit_every <= grace / 2);
         }

@@ -1,4 +1,4 @@
-//! Runs seeds: one, or many on all cores; and finds out what a violation needs.
+//! Runs seeds: one, or many on all cores; and shrinks violations.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -8,20 +8,20 @@ use crate::log::EventLog;
 use crate::plan::{ACTS, Fault, Plan};
 use crate::world::{RunTally, Simulation};
 
-/// A promise that a seed broke.
+/// A broken promise of a seed.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// Which seed.
+    /// The seed.
     pub seed: u64,
-    /// What was broken.
+    /// The broken promise.
     pub what: String,
-    /// What it needs: so many acts, and without these faults.
+    /// Smallest run that breaks it: number of acts, and the faults left out.
     pub shrunk: (usize, Vec<Fault>),
-    /// What happened last, in the smallest run that breaks it.
+    /// Last events of the smallest run that breaks it.
     pub log: Vec<String>,
 }
 
-/// Runs a plan; whatever panics has broken something.
+/// Runs a plan; a panic counts as a violation.
 pub fn run(plan: Plan, log: &EventLog) -> Result<RunTally, String> {
     let run = || {
         let mut world = Simulation::new(plan, log.clone());
@@ -34,12 +34,13 @@ pub fn run(plan: Plan, log: &EventLog) -> Result<RunTally, String> {
     })
 }
 
-/// Runs a seed. One that breaks something is shrunk, and run once more for its log.
+/// Runs a seed. A violation is shrunk, and the smallest run repeated for its log.
 pub fn run_seed(seed: u64) -> Result<RunTally, Box<Violation>> {
     run(Plan::new(seed), &EventLog::disabled()).map_err(|what| Box::new(shrink(seed, what)))
 }
 
-/// Runs seeds on all cores; the sum of what they met, or the first violation in the order of seeds, of those that were found.
+/// Runs seeds on all cores; returns the sum of their tallies, or the first found violation by seed
+/// order.
 pub fn run_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<RunTally, Box<Violation>> {
     let seeds: Vec<u64> = seeds.into_iter().collect();
     let (next, broken) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -71,7 +72,7 @@ pub fn run_seeds(seeds: impl IntoIterator<Item = u64>) -> Result<RunTally, Box<V
     }
 }
 
-/// Leaves out one kind of fault after another, then acts, as long as the same is still broken.
+/// Leaves out one kind of fault after another, then acts, while the same violation remains.
 fn shrink(seed: u64, what: String) -> Violation {
     let (mut acts, mut without, mut what) = (ACTS, Vec::new(), what);
     let kind = without_numbers(&what);
@@ -98,7 +99,7 @@ fn shrink(seed: u64, what: String) -> Violation {
     Violation { seed, what, shrunk: (acts, without), log: log.lines() }
 }
 
-/// A violation without its numbers: whether two of them are the same in kind.
+/// A violation without its numbers, to compare kinds of violations.
 fn without_numbers(what: &str) -> String {
     what.chars().filter(|letter| !letter.is_ascii_digit() && *letter != '-').take(80).collect()
 }

@@ -1,5 +1,5 @@
-//! A future that the scheduler polls, one step at a time, and only when somebody has woken it: a lost wake-up stands still here as it would on a
-//! machine.
+//! Polls a future one step at a time, and only when it was woken: a lost wake-up hangs here as it
+//! would on a machine.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// See the module.
+/// A future under the scheduler's control.
 pub struct Task<T> {
     future: Pin<Box<dyn Future<Output = T>>>,
     wake_state: Arc<WakeState>,
@@ -26,36 +26,36 @@ impl Wake for WakeState {
     }
 }
 
-/// Rings when any of the tasks that share it is woken.
+/// Set when any of the tasks that share it is woken.
 #[derive(Clone, Default)]
 pub struct WakeSignal(Arc<AtomicBool>);
 
 impl WakeSignal {
-    /// Whether it has rung since it was last muted.
+    /// Returns true if a task was woken since the last `clear`.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Waits for the next ring.
+    /// Resets the signal.
     pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
 impl<T> Task<T> {
-    /// A task that has not begun.
+    /// Creates a task that has not begun.
     pub fn new(future: impl Future<Output = T> + 'static, signal: &WakeSignal) -> Task<T> {
         let wake_state = Arc::new(WakeState { task: AtomicBool::new(true), signal: signal.clone() });
         signal.0.store(true, Ordering::Relaxed);
         Task { future: Box::pin(future), waker: Waker::from(wake_state.clone()), wake_state }
     }
 
-    /// Whether polling it may come to something.
+    /// Returns true if the task was woken since its last poll.
     pub fn is_woken(&self) -> bool {
         self.wake_state.task.load(Ordering::Relaxed)
     }
 
-    /// One step.
+    /// Polls once.
     pub fn poll(&mut self) -> Option<T> {
         self.wake_state.task.store(false, Ordering::Relaxed);
         match self.future.as_mut().poll(&mut Context::from_waker(&self.waker)) {
@@ -65,7 +65,7 @@ impl<T> Task<T> {
     }
 }
 
-/// Ends a step: whatever else may happen, may happen here.
+/// Ends a step: any other event may happen here.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

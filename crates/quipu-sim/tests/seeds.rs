@@ -1,5 +1,6 @@
-//! Seeds of the simulation. `QUIPU_SIM_SEEDS` says how many, `QUIPU_SIM_FROM` which is the first; those that once failed are in `seeds.txt` and
-//! run first. `QUIPU_SEEDS_ONLY=1` runs the first seed alone, to try one again.
+//! Runs simulation seeds. `QUIPU_SIM_SEEDS` is their number, `QUIPU_SIM_FROM` the first; seeds that
+//! once failed are in `seeds.txt` and run first. `QUIPU_SEEDS_ONLY=1` runs the first seed alone, to
+//! retry it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(

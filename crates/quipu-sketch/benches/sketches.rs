@@ -1,7 +1,12 @@
-//! Sketches, measured: `cargo bench -p quipu-sketch`, with a word behind `--` to pick some.
+//! Benchmarks of the sketches: `cargo bench -p quipu-sketch`, with a filter behind `--`.
 //!
-//! Adds to resident sketches with items of 16 bytes, edits noted and thrown away every 64; counts; the union of three dense ones; events that a sample lets pass. Without `--bench` (as `cargo test`
-//! calls it) everything runs once.
+//! They measure:
+//! - adds of 16-byte items to resident sketches, with the edits recorded and dropped every 64 adds;
+//! - counts;
+//! - the union of three dense sketches;
+//! - events that a sample skips.
+//!
+//! Without `--bench` (as `cargo test` calls it) everything runs once.
 
 use std::hint::black_box;
 
@@ -16,7 +21,7 @@ const KEY: Key = Key(*b"a key of a bench");
 /// Items of one round.
 const ITEMS: usize = 1 << 14;
 
-/// Adds whose edits are kept together.
+/// Adds per turn, which share their edits.
 const TURN: usize = 64;
 
 fn main() {
@@ -33,7 +38,7 @@ fn items(seed: u64) -> Vec<[u8; 16]> {
     (0..ITEMS).map(|_| (u128::from(next()) << 64 | u128::from(next())).to_le_bytes()).collect()
 }
 
-/// Runs over all items, forgetting edits as an engine would after each turn.
+/// Runs over all items, clearing edits as an engine does after each turn.
 fn each(bencher: Bencher, items: &[[u8; 16]], mut add: impl FnMut(&[u8], &mut Edits)) {
     let mut edits = Edits::new();
     bencher.counter(ItemsCount::new(items.len())).bench_local(|| {

@@ -1,15 +1,17 @@
-//! How often each item came: a Count-Min sketch, which never says less than the truth.
+//! Count-Min sketch: the number of occurrences of each item, never below the truth.
 //!
 //! ```text
 //! 0  1                              2 .. 4  4 .. 8  8 .. 16    16 ..
 //! 1  0 = linear, 1 = conservative   depth   width   N, u64 LE  cells, u32 LE, row by row
 //! ```
 //!
-//! An item has one cell in each of `depth` rows. *Linear* adds to all of them, as RedisBloom does: such sketches can be added and subtracted. *Conservative* raises a
-//! cell only as far as the item's new count demands; nothing can be subtracted, and frequent items are told nearly exactly, since rare ones
-//! that share their cells no longer add to them.
+//! An item has one cell in each of `depth` rows. There are two updates:
+//! - *linear* adds to all of them, as RedisBloom does: such sketches can be added and subtracted;
+//! - *conservative* raises a cell only to the item's new count, if it is below. Subtraction is
+//!   impossible. Frequent items are nearly exact, because rare items in their cells no longer add
+//!   to them.
 //!
-//! A cell never saturates: what does not fit is refused, and nothing is changed.
+//! A cell never saturates: an add that does not fit is refused, and nothing changes.
 //!
 //! Items are hashed under a secret [`Key`].
 
@@ -17,48 +19,51 @@ use crate::edit::{put, replace};
 use crate::key::{bucket_of, rehash};
 use crate::{BYTES_MAX, CorruptSketch, Edits, Key, SketchError};
 
-/// Most rows of a sketch that is made: with so many, an answer that is too high is less likely than damage to memory. An item costs as many looks at memory that is far away.
+/// Most rows of a new sketch. At this depth an answer beyond its error bound is less likely than
+/// memory damage. Each row costs an item one access to distant memory.
 pub const DEPTH_MAX: u32 = 64;
 
 const HEADER: usize = 16;
 const N: usize = 8;
 
-/// How cells are raised.
+/// Update rule of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
-    /// Every cell of the item, by the weight.
+    /// Adds the weight to every cell of the item.
     Linear = 0,
-    /// Only cells below the item's new count, up to it.
+    /// Raises the cells below the item's new count to that count.
     Conservative = 1,
 }
 
-/// What is known of an item.
+/// Estimated frequency of an item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frequency {
-    /// It did not come more often.
+    /// Upper bound of its count.
     pub at_most: u64,
-    /// How often it came, if the others that share its cells are as usual: count-mean-min. It may be less than the truth.
+    /// Most likely count, if the load of its cells by other items is average: count-mean-min. It
+    /// may be below the truth.
     pub typical: u64,
-    /// All weights together.
+    /// Sum of all weights.
     pub n: u64,
-    /// `at_most` is too high by no more than this, ε·N, but for the sketch's probability of error.
+    /// Error bound ε·N: `at_most` exceeds the truth by no more, except with the sketch's error
+    /// probability.
     pub excess: u64,
 }
 
-/// Counts how often each item came.
+/// A sketch of item frequencies.
 #[derive(Debug, Clone)]
 pub struct CountMin {
-    /// As drawn above, with all cells.
+    /// Bytes as drawn above, with all cells.
     bytes: Vec<u8>,
     update: Update,
     width: u32,
     depth: u32,
-    /// The sum of each row.
+    /// Sum of each row.
     sums: Vec<u64>,
 }
 
 impl CountMin {
-    /// A sketch of given size.
+    /// Creates a sketch of the given size.
     pub fn by_size(update: Update, width: u32, depth: u32) -> Result<CountMin, SketchError> {
         if width == 0 {
             return Err(SketchError::Parameter("invalid width"));
@@ -77,9 +82,10 @@ impl CountMin {
         Ok(CountMin { bytes: sketch, update, width, depth, sums: vec![0; depth as usize] })
     }
 
-    /// A sketch that is too high by more than `error`·N with at most this probability.
+    /// Creates a sketch with an excess above `error`·N with at most this probability.
     ///
-    /// Linear sketches get the size that RedisBloom gives them, ⌈2/ε⌉ × ⌈log₂ 1/δ⌉ with logarithms in single precision; conservative ones ⌈e/ε⌉ × ⌈ln 1/δ⌉.
+    /// Linear sketches get the size of RedisBloom, ⌈2/ε⌉ × ⌈log₂ 1/δ⌉ with logarithms in single
+    /// precision. Conservative ones get ⌈e/ε⌉ × ⌈ln 1/δ⌉.
     pub fn by_error(update: Update, error: f64, probability: f64) -> Result<CountMin, SketchError> {
         let inside = |value: f64| value > 0.0 && value < 1.0;
         if !inside(error) {
@@ -102,7 +108,7 @@ impl CountMin {
         CountMin::by_size(update, width as u32, (depth as u32).max(1))
     }
 
-    /// What [`bytes`](CountMin::bytes) gave.
+    /// Decodes the output of [`bytes`](CountMin::bytes).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<CountMin, CorruptSketch> {
         let Some((header, cells)) = bytes.split_first_chunk::<HEADER>() else {
             return Err(CorruptSketch("frequencies are too short"));
@@ -130,64 +136,65 @@ impl CountMin {
         Ok(CountMin { bytes, update, width, depth, sums })
     }
 
-    /// All there is to know: see the drawing above.
+    /// Returns the whole state, as drawn above.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As [`bytes`](CountMin::bytes), and an end to the sketch.
+    /// As [`bytes`](CountMin::bytes), but consumes the sketch.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Bytes of memory it takes.
+    /// Returns its memory use in bytes.
     pub fn memory(&self) -> usize {
         size_of::<CountMin>() + self.bytes.capacity() + 8 * self.sums.capacity()
     }
 
-    /// How cells are raised.
+    /// Returns the update rule.
     pub fn update(&self) -> Update {
         self.update
     }
 
-    /// Cells in a row.
+    /// Returns the number of cells in a row.
     pub fn width(&self) -> u32 {
         self.width
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// All weights together.
+    /// Returns the sum of all weights, N.
     pub fn n(&self) -> u64 {
         u64::from_le_bytes(self.bytes[N..HEADER].try_into().expect("it is 8 bytes"))
     }
 
-    /// The part of N by which an answer is too high, at most, but for [`delta`](CountMin::delta).
+    /// Returns ε: an answer exceeds the truth by at most ε·N, except with probability
+    /// [`delta`](CountMin::delta).
     pub fn epsilon(&self) -> f64 {
         let cells = f64::from(self.width);
         if self.update == Update::Linear { 2.0 / cells } else { std::f64::consts::E / cells }
     }
 
-    /// The probability that an answer is too high by more.
+    /// Returns δ, the probability of a larger excess.
     pub fn delta(&self) -> f64 {
         let rows = f64::from(self.depth);
         if self.update == Update::Linear { (-rows).exp2() } else { (-rows).exp() }
     }
 
-    /// Counts an item. What it came to, at most. Refused if a cell cannot hold it.
+    /// Counts an item; returns its upper bound. Refused if a cell would overflow.
     #[inline]
     pub fn add(&mut self, key: &Key, item: &[u8], weight: u64, edits: &mut Edits) -> Result<u64, SketchError> {
         self.add_hash(key.hash(item), weight, edits)
     }
 
-    /// Counts several items: all of them, or none. What each came to, at most.
+    /// Counts several items, all or none; returns their upper bounds.
     pub fn add_all(&mut self, key: &Key, items: &[(&[u8], u64)], edits: &mut Edits) -> Result<Vec<u64>, SketchError> {
         let total = items.iter().try_fold(self.n(), |total, (_, weight)| total.checked_add(*weight));
         let total = total.ok_or(SketchError::Overflow)?;
-        // No cell is above what came in all.
+        // No cell exceeds the sum of all weights.
         if total <= u64::from(u32::MAX) {
             return items.iter().map(|(item, weight)| self.add(key, item, *weight, edits)).collect();
         }
@@ -203,7 +210,7 @@ impl CountMin {
             match self.add_hash(hash, *weight, edits) {
                 Ok(count) => counted.push(count),
                 Err(refused) => {
-                    // Backwards, so that the oldest value is what stays.
+                    // Backwards, so the oldest value of a cell is restored last.
                     for (row, at, cell) in before.into_iter().rev() {
                         let at = at as usize;
                         self.sums[row as usize] -= u64::from(self.cell(at) - cell);
@@ -249,12 +256,12 @@ impl CountMin {
         Ok(u64::from(least + weight32))
     }
 
-    /// What is known of an item.
+    /// Returns the frequency of an item.
     pub fn query(&self, key: &Key, item: &[u8]) -> Frequency {
         self.query_hash(key.hash(item))
     }
 
-    /// What is known of an item, by its hash.
+    /// Returns the frequency of an item, by its hash.
     pub fn query_hash(&self, hash: u64) -> Frequency {
         let n = self.n();
         let at_most = (0..self.depth).map(|row| self.cell(self.position(hash, row))).min().unwrap_or(0);
@@ -266,8 +273,9 @@ impl CountMin {
         }
     }
 
-    /// Becomes the sum of others, each times its weight: what `CMS.MERGE` does. What was counted before is gone, unless it is among them. Refused if a cell would not
-    /// hold the result, or fall below zero; a conservative sketch refuses negative weights.
+    /// Replaces the content by the weighted sum of others, as `CMS.MERGE` does. Earlier counts are
+    /// lost unless they are among them. Refused if a cell would overflow or fall below zero. A
+    /// conservative sketch refuses negative weights.
     pub fn set_to_sum(&mut self, others: &[(&CountMin, i64)], edits: &mut Edits) -> Result<(), SketchError> {
         let merged = self.sum(others)?;
         *self = CountMin { bytes: std::mem::take(&mut self.bytes), ..merged.0 };
@@ -275,7 +283,7 @@ impl CountMin {
         Ok(())
     }
 
-    /// Takes in what others counted.
+    /// Adds the counts of others.
     pub fn merge(&mut self, others: &[&CountMin], edits: &mut Edits) -> Result<(), SketchError> {
         let mine = self.clone();
         let all: Vec<_> = others.iter().copied().chain([&mine]).map(|other| (other, 1)).collect();
@@ -305,8 +313,10 @@ impl CountMin {
         Ok((CountMin { bytes: Vec::new(), sums, ..*self }, bytes))
     }
 
-    /// The middle of what the rows say when the share of others is taken off. A conservative count that is above the mean of all cells was reached by its item and by hardly anything else, so nothing is
-    /// taken off it.
+    /// Returns the median of the rows' counts, each less the average load of other items.
+    ///
+    /// A conservative count above the mean of all cells comes from its item almost alone, so
+    /// nothing is subtracted from it.
     fn typical(&self, hash: u64, at_most: u32) -> u64 {
         let row = |row: u32| {
             let cell = f64::from(self.cell(self.position(hash, row)));

@@ -1,13 +1,15 @@
-//! A whole sketch as one byte string, panes included: what leaves a server.
+//! Encodes a whole sketch as one byte string, panes included, for export from a server.
 //!
 //! ```text
 //! a plain sketch    its bytes, as drawn with its kind
-//! a ring            its bytes, then for each slot that has a pane, in order: length u32 LE, bytes of the pane
+//! a ring            its bytes, then for each slot with a pane, in order: length u32 LE, bytes of the pane
 //! ```
 //!
-//! The kind stands beside the string. Every kind begins with the version of its layout; a ring names the kind and the number of its panes.
+//! The kind is stored beside the string. Every kind begins with the version of its layout. A ring
+//! contains the kind and the number of its panes.
 //!
-//! Not here: the key that items were hashed under, which a dump names by its fingerprint (`quipu_model::Dump`).
+//! Not here: the key that items were hashed under. A dump names it by its fingerprint
+//! (`quipu_model::Dump`).
 
 use crate::{BYTES_MAX, CorruptSketch, Ring, Sketch, SketchKind};
 
@@ -16,24 +18,24 @@ use crate::{BYTES_MAX, CorruptSketch, Ring, Sketch, SketchKind};
 pub struct Dump {
     /// The sketch, or the ring of panes.
     pub sketch: Sketch,
-    /// Of a ring: each slot that has a pane, in order, and the pane.
+    /// For a ring: each occupied slot, in order, with its pane.
     pub panes: Vec<(u32, Sketch)>,
 }
 
 impl Dump {
-    /// One string of a sketch and its panes, which are in the order of their slots.
+    /// Encodes a sketch and its panes, which are in the order of their slots.
     pub fn encode<'p>(sketch: &Sketch, panes: impl Iterator<Item = &'p Sketch>) -> Vec<u8> {
         let mut out = sketch.bytes().to_vec();
         for pane in panes {
             let bytes = pane.bytes();
-            // No sketch is longer than `BYTES_MAX`.
+            // A sketch has at most `BYTES_MAX` bytes.
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(bytes);
         }
         out
     }
 
-    /// What [`encode`](Dump::encode) gave. The bytes are checked in full.
+    /// Decodes the output of [`encode`](Dump::encode), and checks it in full.
     pub fn decode(kind: SketchKind, bytes: &[u8]) -> Result<Dump, CorruptSketch> {
         if kind != SketchKind::Ring {
             if bytes.len() > BYTES_MAX {

@@ -1,37 +1,40 @@
-//! Changes of a sketch's bytes, as the journal keeps them.
+//! Records changes of a sketch's bytes for the journal.
 //!
-//! In: what a mutation changed, from every kind. Out: edits in order, each some bytes that give way to others.
+//! In: changes of a mutation, from every kind. Out: edits in order, each a range of bytes with its
+//! replacement.
 //!
 //! Invariants:
-//! - the old bytes with all edits applied in order are the new bytes, unless edits are *whole*: then the new bytes are, and no edit is kept;
-//! - a mutation that changed nothing leaves no edit;
-//! - edits take no more memory than twice the sketch.
+//! - all edits applied in order turn the old bytes into the new ones. If the edits are *whole*,
+//!   none is stored, and the journal takes all new bytes instead;
+//! - a mutation without a change leaves no edit;
+//! - edits take at most twice the memory of the sketch.
 //!
-//! Not here: what the bytes mean. Whoever replays edits needs no knowledge of any kind.
+//! Not here: the meaning of the bytes. A replay needs no knowledge of any kind.
 
 use crate::CorruptSketch;
 
-/// One change of a sketch's bytes: `removed` bytes at `at` give way to `bytes`. In place when the lengths are equal, a splice
-/// otherwise.
+/// One change of a sketch's bytes: `bytes` replaces `removed` bytes at `at`. With equal lengths it
+/// is in place, otherwise a splice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edit<'a> {
-    /// Where the change begins.
+    /// Start of the change.
     pub at: u32,
-    /// How many bytes go.
+    /// Number of removed bytes.
     pub removed: u32,
-    /// What comes instead.
+    /// Replacement.
     pub bytes: &'a [u8],
 }
 
-/// Edits in the order in which they happened. All their bytes lie in one arena, so that an edit costs no allocation of its own.
+/// Edits in order of occurrence. One arena holds their bytes, so an edit needs no allocation of its
+/// own.
 #[derive(Debug, Clone, Default)]
 pub struct Edits {
     spans: Vec<Span>,
     arena: Vec<u8>,
-    /// The latest in-place span, of those at the beginning, that nothing after it touches or moves. Martingale estimates are changed by
-    /// nearly every edit: many adds leave one edit of them.
+    /// The latest in-place span of the header, if no later edit touches or moves it. Nearly every
+    /// edit changes the martingale estimate. Many adds thus leave one edit of it.
     head: Option<usize>,
-    /// They came to more than all bytes of the sketch.
+    /// The edits exceeded the size of the sketch.
     whole: bool,
 }
 
@@ -43,19 +46,20 @@ struct Span {
     len: u32,
 }
 
-/// Spans that begin below this are heads: every kind's header is shorter.
+/// Spans up to this offset can be heads. It covers every kind's header but the last 8 bytes of a
+/// ring's.
 const HEAD_BYTES: u32 = 48;
 
-/// What an edit takes beside its bytes, here and, at most, where it is written down.
+/// Memory of an edit beside its bytes, and the most that its encoding takes.
 const SPAN_BYTES: usize = size_of::<Span>();
 
 impl Edits {
-    /// No edits.
+    /// Creates an empty list.
     pub fn new() -> Edits {
         Edits::default()
     }
 
-    /// Forgets all edits and keeps their room.
+    /// Removes all edits, but keeps the memory.
     pub fn clear(&mut self) {
         self.spans.clear();
         self.arena.clear();
@@ -63,32 +67,32 @@ impl Edits {
         self.whole = false;
     }
 
-    /// Whether nothing changed.
+    /// Returns true if nothing changed.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty() && !self.whole
     }
 
-    /// Whether so much changed that all bytes of the sketch are shorter than what changed: then there are no edits to be had.
+    /// Returns true if the changes exceed the sketch's size; the list then has no edits.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// Bytes of memory they take.
+    /// Returns its memory use in bytes.
     pub fn memory(&self) -> usize {
         SPAN_BYTES * self.spans.capacity() + self.arena.capacity()
     }
 
-    /// How many edits there are.
+    /// Returns the number of edits.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// How many bytes the edits put in place.
+    /// Returns the total length of the replacements.
     pub fn bytes_len(&self) -> usize {
         self.spans.iter().map(|span| span.len as usize).sum()
     }
 
-    /// The edits, oldest first.
+    /// Returns the edits, oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Edit<'_>> {
         self.spans.iter().map(|span| Edit {
             at: span.at,
@@ -97,7 +101,8 @@ impl Edits {
         })
     }
 
-    /// Notes that `removed` bytes at `at` gave way to `with`, of a sketch that has so many bytes then.
+    /// Records that `with` replaced `removed` bytes at `at`, in a sketch with a new length of
+    /// `length`.
     pub(crate) fn push(&mut self, at: u32, removed: u32, with: &[u8], length: usize) {
         if self.whole {
             return;
@@ -132,7 +137,8 @@ impl Edits {
         self.spans.push(Span { at, removed, start, len });
     }
 
-    /// Writes over an earlier in-place span that covers the same bytes; or, if it is the last one, goes on where it ends.
+    /// Overwrites an earlier in-place span that covers the same bytes; extends it if it is the last
+    /// one.
     fn merge_into_span(&mut self, index: usize, at: u32, with: &[u8]) -> bool {
         let last = index.wrapping_add(1) == self.spans.len();
         let Some(span) = self.spans.get_mut(index) else { return false };
@@ -156,7 +162,8 @@ impl Edits {
     }
 }
 
-/// Applies one edit to plain bytes. Bounds are checked: a damaged edit is an error and changes nothing.
+/// Applies one edit to plain bytes. Bounds are checked: a damaged edit is an error and changes
+/// nothing.
 pub fn apply(bytes: &mut Vec<u8>, at: u32, removed: u32, with: &[u8]) -> Result<(), CorruptSketch> {
     let at = at as usize;
     let end = at.checked_add(removed as usize).ok_or(CorruptSketch("an edit ends beyond all bytes"))?;
@@ -174,7 +181,7 @@ pub fn apply(bytes: &mut Vec<u8>, at: u32, removed: u32, with: &[u8]) -> Result<
     Ok(())
 }
 
-/// Changes bytes and notes it. The caller knows that the range lies inside.
+/// Changes bytes and records the edit. The caller guarantees that the range lies inside.
 pub(crate) fn put(bytes: &mut Vec<u8>, edits: &mut Edits, at: usize, removed: usize, with: &[u8]) {
     edits.push(at as u32, removed as u32, with, bytes.len() - removed + with.len());
     if with.len() == removed {
@@ -184,7 +191,7 @@ pub(crate) fn put(bytes: &mut Vec<u8>, edits: &mut Edits, at: usize, removed: us
     }
 }
 
-/// Replaces all bytes and notes it, as one edit of what lies between the first and the last difference.
+/// Replaces all bytes, recorded as one edit from the first to the last difference.
 pub(crate) fn replace(bytes: &mut Vec<u8>, edits: &mut Edits, with: Vec<u8>) {
     let shorter = bytes.len().min(with.len());
     let same = bytes.iter().zip(&with).take_while(|(old, new)| old == new).count();

@@ -1,18 +1,18 @@
-//! A count with its limits.
+//! An estimate with its interval.
 
-/// An estimate, and between which limits the truth lies in about 95 of 100 cases.
+/// An estimate, with an interval that holds the truth in about 95 of 100 cases.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// The most plausible value.
     pub estimate: f64,
-    /// It is hardly less.
+    /// Lower end of the interval.
     pub lower: f64,
-    /// It is hardly more.
+    /// Upper end of the interval.
     pub upper: f64,
 }
 
 impl Interval {
-    /// Two standard deviations to both sides, within what is possible.
+    /// Returns the interval of two standard deviations to both sides, within the given limits.
     pub(crate) fn around(estimate: f64, deviation: f64, (least, most): (f64, f64)) -> Interval {
         let most = most.max(least);
         Interval {
@@ -22,7 +22,7 @@ impl Interval {
         }
     }
 
-    /// Whether the value cannot be told from nothing.
+    /// Returns true if the value cannot be distinguished from 0.
     pub fn is_below_resolution(&self) -> bool {
         self.lower <= 0.0
     }

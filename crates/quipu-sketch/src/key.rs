@@ -1,13 +1,15 @@
-//! The secret under which native kinds hash what they count.
+//! Secret key for hashing the items of native kinds.
 //!
-//! A fixed public hash lets whoever chooses the items shrink or inflate a sketch at will: it takes some thousand items, picked at home, to
-//! make a HyperLogLog say a billion. Under a secret key, picked once per deployment, they cannot tell what an item does to a sketch.
-//! That takes a keyed pseudo-random function, so this is SipHash-1-3 (the same as Rust's own maps use), not a fast hash with a seed:
-//! those are made for speed and have published inputs that collide under every seed.
+//! With a fixed public hash, a client can shrink or inflate a sketch at will by its choice of
+//! items. Some thousand items, chosen offline, make a HyperLogLog report a billion. With a secret
+//! key, drawn once per deployment, an item's effect on a sketch is unpredictable.
 //!
-//! All sketches that are ever merged, or moved between nodes, must have been filled under one key.
+//! This needs a keyed pseudo-random function, so the hash is SipHash-1-3, as in Rust's own maps.
+//! Fast seeded hashes are made for speed and have published inputs that collide under every seed.
+//!
+//! All sketches that are ever merged, or moved between nodes, must use one key.
 
-/// A deployment's secret. It is not part of a sketch's bytes.
+/// Secret key of a deployment. It is not part of a sketch's bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key(pub [u8; 16]);
 
@@ -18,7 +20,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// The item's hash under this key: SipHash-1-3.
+    /// Returns the item's hash under this key: SipHash-1-3.
     #[inline]
     pub fn hash(&self, item: &[u8]) -> u64 {
         let half = |at: usize| u64::from_le_bytes(self.0[at..at + 8].try_into().expect("it is 8 bytes"));
@@ -68,7 +70,8 @@ fn round(state: &mut [u64; 4]) {
     *c = c.rotate_left(32);
 }
 
-/// One more hash out of a hash, for row `row` of a sketch with several: every bit of both matters for every bit of the result.
+/// Derives another hash from a hash, for row `row` of a sketch. Every bit of both inputs affects
+/// every bit of the result.
 #[inline]
 pub(crate) fn rehash(hash: u64, row: u64) -> u64 {
     let mut mixed = hash ^ row.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -77,7 +80,7 @@ pub(crate) fn rehash(hash: u64, row: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Where a hash falls among `buckets`.
+/// Returns the bucket of a hash, among `buckets`.
 #[inline]
 pub(crate) fn bucket_of(hash: u64, buckets: u32) -> usize {
     (((hash >> 32) * u64::from(buckets)) >> 32) as usize

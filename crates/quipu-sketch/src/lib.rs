@@ -1,20 +1,22 @@
 //! Approximate counting, as pure functions over bytes.
 //!
-//! A sketch's state is its bytes: `bytes()` is what is at rest, in backups and between nodes. Indexes beside them are derived, and made again from the bytes. Every mutation
-//! notes in [`Edits`] what it changed of them, so whoever keeps a sketch needs no knowledge of its kind.
+//! A sketch's state is its bytes: `bytes()` returns the form used on disk, in backups and between
+//! nodes. Indexes beside the bytes are derived, and rebuilt from them. Every mutation records its
+//! changes of the bytes in [`Edits`], so storage code needs no knowledge of the kind.
 //!
 //! | kind | counts | error |
 //! |---|---|---|
-//! | [`Hll`] | distinct items, as Redis does, byte for byte | 0.65 % while it has one home, 0.81 % merged, in 12 KB |
+//! | [`Hll`] | distinct items, as Redis does, byte for byte | 0.65 % filled on one node, 0.81 % merged, in 12 KB |
 //! | [`Unique`] | distinct items, under a secret key | 0.73 % and 0.84 % in 8 KB; below 2,000 items 0.005 % |
-//! | [`CountMin`] | how often each item came, never less | N·ε |
-//! | [`Top`] | the most frequent items | limits on both sides that always hold |
+//! | [`CountMin`] | occurrences of each item, never too few | N·ε |
+//! | [`Top`] | the most frequent items | bounds on both sides that always hold |
 //!
-//! [`sample`] counts one in p of many events, [`window`] says which pane of a window a time belongs to, [`ring`] which panes a sketch over time has. [`accuracy`] measures all of it.
+//! [`sample`] counts one in p of many events. [`window`] maps times to the panes of a window.
+//! [`ring`] manages the panes of a sketch over time. [`accuracy`] measures all of it.
 //!
-//! Bytes from outside are checked in full by `from_bytes`, and room is asked for only as there are bytes.
+//! `from_bytes` checks foreign bytes in full. It allocates memory only in proportion to them.
 //!
-//! Not here: time, chance and I/O. Times and dice are arguments.
+//! Not here: time, chance and I/O. Times and random numbers are arguments.
 
 mod dump;
 mod edit;
@@ -45,5 +47,5 @@ pub use sketch::{Sketch, SketchKind};
 pub use top::Top;
 pub use unique::Unique;
 
-/// The largest sketch there is. Larger ones are refused before any memory is asked for.
+/// Size of the largest sketch. Larger ones are refused before any allocation.
 pub const BYTES_MAX: usize = 16 << 20;

@@ -1,19 +1,24 @@
-//! A sketch over time: which panes it has, and what each is like.
+//! Ring of panes: a sketch over time.
 //!
-//! What is kept of a windowed counter is this, and a sketch for each pane beside it, which whoever keeps both finds by the slot of the ring. A list that decays is a ring of one pane that never leaves.
+//! A windowed counter is this ring, and one sketch per pane beside it. The storage code finds a
+//! pane's sketch by its slot in the ring. A list that decays is a ring of one pane that never
+//! leaves.
 //!
 //! ```text
-//! 0  1                    2               3 .. 8  8 .. 16                       16 .. 20  20 .. 24  24 .. 28  28 .. 32  32 .. 40        40 .. 48  48 .. 56
-//! 1  kind of every pane   0 panes, 1 decay  0     ms of a pane, or a half-life  slots     width     depth     k         decay, f64, of  late      landmark of a
-//!                                                                                                                       the sketch      events    decay, or 0
+//! 0  1                    2                  3 .. 8  8 .. 16                       16 .. 20
+//! 1  kind of every pane   0 panes, 1 decay   0       ms of a pane, or a half-life  slots
+//!
+//! 20 .. 24  24 .. 28  28 .. 32  32 .. 40                   40 .. 48     48 .. 56
+//! width     depth     k         decay, f64, of the sketch  late events  landmark of a decay, or 0
+//!
 //! 56 ..  of each slot the number of its pane plus one, u64; 0: it is empty
 //! ```
 //!
 //! All little-endian.
 //!
 //! Invariants:
-//! - a slot has a pane whose number falls to it, or none;
-//! - the sizes are ones that a sketch of the kind can be made of.
+//! - an occupied slot holds a pane with a number that maps to it;
+//! - the sizes are valid for a sketch of the kind.
 
 use crate::count_min::Update;
 use crate::edit::put;
@@ -26,16 +31,16 @@ const HEADER: usize = 56;
 const LATE: usize = 40;
 const LANDMARK: usize = 48;
 
-/// How a sketch over time forgets.
+/// Expiry mode of a sketch over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingMode {
-    /// A pane at a time.
+    /// One pane at a time.
     Panes(Panes),
-    /// All the time, by halves.
+    /// Continuously, by a half-life.
     Decay(Decay),
 }
 
-/// What every pane is like.
+/// Kind and sizes of every pane.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct PaneSpec {
     kind: SketchKind,
@@ -62,20 +67,20 @@ impl PaneSpec {
     }
 }
 
-/// A sketch over time, but for its panes.
+/// A sketch over time, without its panes.
 #[derive(Debug, Clone)]
 pub struct Ring {
-    /// As drawn above.
+    /// Bytes as drawn above.
     bytes: Vec<u8>,
     mode: RingMode,
     pane_spec: PaneSpec,
 }
 
 impl Ring {
-    /// Longest header that edits have to be told from what they begin with.
+    /// Length of the header, by which edits of the header are recognised.
     pub const HEADER_BYTES: usize = HEADER;
 
-    /// Of panes like this sketch, in which nothing needs to be counted.
+    /// Creates a ring with panes of this sketch's kind and sizes; its content does not matter.
     pub fn new(mode: RingMode, like: &Sketch) -> Result<Ring, SketchError> {
         let pane_spec = PaneSpec::from_sketch(like)?;
         let (form, length, slots, landmark) = match mode {
@@ -94,7 +99,7 @@ impl Ring {
         ring.pane().map(|_| ring)
     }
 
-    /// What [`bytes`](Ring::bytes) gave.
+    /// Decodes the output of [`bytes`](Ring::bytes).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Ring, CorruptSketch> {
         let wrong = CorruptSketch("the header of a sketch over time");
         if bytes.len() < HEADER || bytes[0] != 1 || bytes[3..8] != [0; 5] {
@@ -123,38 +128,38 @@ impl Ring {
         Ok(ring)
     }
 
-    /// How many bytes the ring has that these begin with; `None`: they are too few to say.
+    /// Returns the length of the ring at the start of these bytes; `None` if they are too short.
     pub(crate) fn bytes_of(bytes: &[u8]) -> Option<usize> {
         let slots = bytes.get(16..20)?.try_into().ok().map(u32::from_le_bytes)?;
         (slots <= PANES_MAX).then_some(HEADER + 8 * slots as usize)
     }
 
-    /// All there is to know, but for the panes.
+    /// Returns the whole state, without the panes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As [`bytes`](Ring::bytes), and an end to it.
+    /// As [`bytes`](Ring::bytes), but consumes the ring.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Bytes of memory it takes.
+    /// Returns its memory use in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Ring>() + self.bytes.capacity()
     }
 
-    /// The kind of every pane.
+    /// Returns the kind of every pane.
     pub fn kind(&self) -> SketchKind {
         self.pane_spec.kind
     }
 
-    /// How it forgets.
+    /// Returns the expiry mode.
     pub fn mode(&self) -> RingMode {
         self.mode
     }
 
-    /// A pane in which nothing is counted.
+    /// Creates an empty pane.
     pub fn pane(&self) -> Result<Sketch, SketchError> {
         let PaneSpec { kind, width, depth, k, decay } = self.pane_spec;
         let list = || Top::reserve(k, width, depth, decay);
@@ -169,27 +174,27 @@ impl Ring {
         })
     }
 
-    /// Whether a sketch has the kind and sizes of every pane.
+    /// Returns true if a sketch has the kind and sizes of every pane.
     pub fn is_pane(&self, sketch: &Sketch) -> bool {
         PaneSpec::from_sketch(sketch).is_ok_and(|pane_spec| pane_spec == self.pane_spec)
     }
 
-    /// Width and depth of what every pane is, if it has such.
+    /// Returns width and depth of every pane; 0 if its kind has none.
     pub fn table(&self) -> (u32, u32) {
         (self.pane_spec.width, self.pane_spec.depth)
     }
 
-    /// Places of every list.
+    /// Returns the length of every list.
     pub fn k(&self) -> u32 {
         self.pane_spec.k
     }
 
-    /// What a client of RedisBloom asked of every list.
+    /// Returns the decay that a client of RedisBloom requested for every list.
     pub fn list_decay(&self) -> f64 {
         self.pane_spec.decay
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         match self.mode {
             RingMode::Panes(panes) => panes.count(),
@@ -197,12 +202,12 @@ impl Ring {
         }
     }
 
-    /// The pane that a slot has.
+    /// Returns the number of the pane in a slot.
     pub fn pane_in(&self, slot: u32) -> Option<u64> {
         long(&self.bytes, HEADER + 8 * slot as usize).checked_sub(1)
     }
 
-    /// Slots that have a pane of the window at this time.
+    /// Returns the slots with a pane of the window at this time.
     pub fn covered(&self, now: u64) -> impl Iterator<Item = u32> + '_ {
         let covered = match self.mode {
             RingMode::Panes(panes) => panes.covered(now),
@@ -211,7 +216,8 @@ impl Ring {
         (0..self.slots()).filter(move |slot| self.pane_in(*slot).is_some_and(|pane| covered.contains(&pane)))
     }
 
-    /// Where an event belongs: a slot, and whether its pane has to be begun. `None`: it is too late. One from the future is one of now.
+    /// Returns the slot of an event, and true if its pane must be begun. `None` if the event is too
+    /// late. An event from the future counts as one of now.
     pub fn locate(&self, time: u64, now: u64) -> Option<(u32, bool)> {
         let time = time.min(now);
         let pane = match self.mode {
@@ -224,13 +230,13 @@ impl Ring {
         };
         let slot = self.slot_of(pane);
         match self.pane_in(slot) {
-            // Only a clock that was put back sees such a one.
+            // This happens only after a clock was put back.
             Some(newer) if newer > pane => None,
             held => Some((slot, held != Some(pane))),
         }
     }
 
-    /// A pane begins: the one that this time is in.
+    /// Begins the pane of this time.
     pub fn begin(&mut self, time: u64, edits: &mut Edits) {
         let pane = match self.mode {
             RingMode::Panes(panes) => panes.pane_of(time),
@@ -239,7 +245,7 @@ impl Ring {
         self.put_slot(self.slot_of(pane), pane + 1, edits);
     }
 
-    /// Slots whose pane has left the window; they are empty after that.
+    /// Empties the slots of panes that have left the window, and returns these slots.
     pub fn expire(&mut self, now: u64, edits: &mut Edits) -> Vec<u32> {
         let RingMode::Panes(panes) = self.mode else { return Vec::new() };
         let expired = |slot: &u32| self.pane_in(*slot).is_some_and(|pane| panes.is_expired(pane, now));
@@ -248,18 +254,19 @@ impl Ring {
         slots
     }
 
-    /// Events that came too late to be counted.
+    /// Returns the number of events that came too late to be counted.
     pub fn late(&self) -> u64 {
         long(&self.bytes, LATE)
     }
 
-    /// Some more did.
+    /// Adds late events.
     pub fn add_late(&mut self, events: u64, edits: &mut Edits) {
         let late = self.late().saturating_add(events);
         put(&mut self.bytes, edits, LATE, 8, &late.to_le_bytes());
     }
 
-    /// Weights have become large: what was counted is to be halved so often.
+    /// Advances the landmark if weights have become large; returns the number of times that all
+    /// counts must be halved.
     pub fn advance_landmark(&mut self, now: u64, edits: &mut Edits) -> Option<u32> {
         let RingMode::Decay(decay) = self.mode else { return None };
         let (decay, halves) = decay.advance_landmark(now)?;

@@ -1,51 +1,53 @@
-//! Counting one event in p: for counters that are so busy that counting all of them costs too much.
+//! Sampling: counts one event in p, for counters with too many events to count each.
 //!
-//! Each event is taken with probability 1/p, independently of all others. Instead of throwing a die for each, the number of events until the next one that is taken is drawn at
-//! once (it has a geometric distribution), and counted down: an event that is not taken costs a subtraction. One that is taken adds p, so the count is unbiased. With c events
-//! taken its standard deviation is √(p(p−1)c), and its relative error √((p−1)/n).
+//! Each event is taken with probability 1/p, independently of all others. Instead of one random
+//! number per event, the sampler draws the number of events to skip, which has a geometric
+//! distribution. It counts them down, so a skipped event costs a subtraction. A taken event adds p,
+//! so the count is unbiased. With c taken events its standard deviation is √(p(p−1)c), and its
+//! relative error √((p−1)/n).
 //!
-//! The dice are 64 random bits each, from the caller.
+//! The caller provides the random numbers, 64 bits each.
 
-/// How many events there are to one that is taken.
+/// Sample rate: number of events per taken one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
-    /// At least 1.
+    /// Number of events per taken one, at least 1.
     p: u32,
     /// 1 / ln(1 − 1/p); 0 for p = 1.
     scale: f64,
 }
 
 impl Rate {
-    /// One event in `p` is taken; 0 is as 1.
+    /// Creates a rate of one event in `p`; 0 counts as 1.
     pub fn one_in(p: u32) -> Rate {
         let p = p.max(1);
         Rate { p, scale: if p == 1 { 0.0 } else { 1.0 / (-1.0 / f64::from(p)).ln_1p() } }
     }
 
-    /// Events to one that is taken.
+    /// Returns the number of events per taken one.
     pub fn p(&self) -> u32 {
         self.p
     }
 
-    /// The relative standard error of a count of `n` events.
+    /// Returns the relative standard error of a count of `n` events.
     pub fn rse(&self, n: f64) -> f64 {
         (f64::from(self.p - 1) / n).sqrt()
     }
 
-    /// Events that pass before the next one that is taken.
+    /// Returns the number of events to skip before the next taken one.
     fn skip(&self, random: u64) -> u64 {
-        // In (0, 1], so that the logarithm is finite.
+        // In (0, 1], which keeps the logarithm finite.
         let chance = ((random >> 11) + 1) as f64 * (-53f64).exp2();
         (chance.ln() * self.scale) as u64
     }
 }
 
-/// Dice by which to skip, from a number that others do not have: SplitMix64.
+/// Random numbers for skips, from a secret seed: SplitMix64.
 #[derive(Debug, Clone)]
 pub struct SplitMix64(pub u64);
 
 impl SplitMix64 {
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -55,20 +57,21 @@ impl SplitMix64 {
     }
 }
 
-/// Events that are still to pass: one for each thread, or for each counter. When the rate changes it is thrown anew, which changes nothing for the chances: the past does not matter to them.
+/// Skip counter, one for each thread or each counter. After a change of the rate it is drawn anew.
+/// That leaves the probabilities unchanged, because they do not depend on the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skip {
-    /// Events to pass before the next is taken.
+    /// Number of events to skip before the next taken one.
     pub left: u64,
 }
 
 impl Skip {
-    /// At the beginning, or when the rate has changed.
+    /// Creates a skip counter, at the beginning or after a change of the rate.
     pub fn new(rate: &Rate, random: u64) -> Skip {
         Skip { left: rate.skip(random) }
     }
 
-    /// One event: whether it is taken. The die is thrown only then.
+    /// Processes one event; returns true if it is taken. Only a taken event draws a random number.
     #[inline]
     pub fn take(&mut self, rate: &Rate, random: impl FnOnce() -> u64) -> bool {
         if self.left > 0 {
@@ -79,8 +82,9 @@ impl Skip {
         true
     }
 
-    /// Many events at once: how many of them are taken. Of each whole p events exactly one is, and chance decides about the rest: an unbiased number with less noise, in a time
-    /// that does not grow with `events`.
+    /// Processes many events at once; returns the number of taken ones. Of each whole p events it
+    /// takes exactly one, and samples the rest. The result is unbiased, with less noise, and the
+    /// time does not grow with `events`.
     pub fn take_many(&mut self, rate: &Rate, events: u64, mut random: impl FnMut() -> u64) -> u64 {
         let p = u64::from(rate.p);
         let (mut taken, mut rest) = (events / p, events % p);
@@ -94,49 +98,54 @@ impl Skip {
     }
 }
 
-/// A count of events of which some were taken, at one rate after another.
+/// A count of sampled events, with rates that may change over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SampledCount {
-    /// The count.
+    /// Estimated count.
     pub estimate: u64,
-    /// The square of its standard deviation, at most.
+    /// Upper bound of its variance.
     pub variance: u128,
 }
 
 impl SampledCount {
-    /// So many events were taken.
+    /// Adds taken events.
     pub fn add_taken(&mut self, rate: &Rate, events: u64) {
         let p = u64::from(rate.p);
         self.estimate = self.estimate.saturating_add(p.saturating_mul(events));
         self.variance = self.variance.saturating_add(u128::from(p * (p - 1)) * u128::from(events));
     }
 
-    /// The standard deviation of the count.
+    /// Returns the standard deviation of the count.
     pub fn deviation(&self) -> f64 {
         (self.variance as f64).sqrt()
     }
 }
 
-/// Under `auto`, so many events come to a counter for each whole p − 1: (p − 1) / n ≤ ε² with ε = 0.5 %.
+/// Events of a counter per unit of p − 1 under `auto`: (p − 1) / n ≤ ε² with ε = 0.5 %.
 const AUTO_EVENTS: u64 = 40_000;
 
-/// Under `auto` the rate never becomes rarer than one in this.
+/// Rarest sample rate under `auto`.
 pub const AUTO_P_MAX: u32 = 1 << 16;
 
-/// How many standard deviations [`bounds`] reach: the truth is outside of them in less than one of 100 cases, however few events there were.
+/// Number of standard deviations of [`bounds`]. The truth is outside in less than one of 100 cases,
+/// for any number of events.
 const BOUNDS_DEVIATIONS: f64 = 3.0;
 
-/// The rate at which a counter of this value is sampled under `auto`: the rarest of 1, 2, 4 … whose relative standard error is at most 0.5 %. Of the value alone, so that whoever has
-/// that needs nothing else; and it never becomes denser while the value grows, so none of its events was taken at a rarer one.
+/// Returns the sample rate under `auto` for a counter of this value: the rarest of 1, 2, 4 … with a
+/// relative standard error of at most 0.5 %.
+///
+/// It depends on the value alone, which is all that a caller needs. It never becomes denser while
+/// the value grows, so no earlier event was taken at a rarer rate.
 pub fn auto_p(value: u64) -> u32 {
     let most = value / AUTO_EVENTS + 1;
     (1u64 << most.ilog2()).min(u64::from(AUTO_P_MAX)) as u32
 }
 
-/// Between which numbers the truth lies of which this is an estimate, each event having been taken at one in `p` or at a denser rate.
+/// Returns bounds of the true count for an estimate, with all events taken at one in `p` or denser.
 ///
-/// An estimate of v has a standard deviation of √((p−1)v), as the count of v/(p−1) events of a Poisson process has, each worth p − 1. Its quantiles are Wilson's and Hilferty's: around a
-/// few events, or none, they are lopsided, as they should be, where v ± 3√((p−1)v) would promise too much.
+/// An estimate of v has a standard deviation of √((p−1)v). That equals the count of v/(p−1) events
+/// of a Poisson process, each worth p − 1. The quantiles are those of Wilson and Hilferty. Around a
+/// few events, or none, they are correctly asymmetric, whereas v ± 3√((p−1)v) would be too narrow.
 pub fn bounds(value: u64, p: u32) -> (u64, u64) {
     if p <= 1 {
         return (value, value);
@@ -149,32 +158,33 @@ pub fn bounds(value: u64, p: u32) -> (u64, u64) {
     };
     let low = if events > 0.0 { quantile(events, -BOUNDS_DEVIATIONS) } else { 0.0 };
     let high = quantile(events + 1.0, BOUNDS_DEVIATIONS);
-    // Numbers beyond u64 become the largest one.
+    // A number beyond u64 becomes the largest one.
     ((low * worth) as u64, (high * worth).ceil() as u64)
 }
 
-/// The standard deviation of an estimate of this value, each event having been taken at one in `p` or at a denser rate.
+/// Returns the standard deviation of an estimate, with all events taken at one in `p` or denser.
 pub fn deviation(value: u64, p: u32) -> u64 {
     (f64::from(p.max(1) - 1) * value as f64).sqrt().ceil() as u64
 }
 
-/// Keeps the events that are taken per second near a number, whatever comes.
+/// Controller that holds the number of taken events per second near a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateControl {
-    /// Events to take in a second.
+    /// Target of taken events per second.
     pub target: f64,
-    /// The rate never becomes rarer than one in this.
+    /// Rarest rate.
     pub p_max: u32,
 }
 
-/// In one step the rate becomes at most so many times rarer or denser.
+/// Greatest factor by which the rate changes in one step.
 const STEP_MAX: f64 = 8.0;
 
-/// Nothing changes while the events taken are within this factor of the target: otherwise noise alone would change the rate all the time.
+/// Dead band of the controller, as a factor of the target. Within it the rate stays; otherwise
+/// noise alone would change it continually.
 const SLACK: f64 = 1.25;
 
 impl RateControl {
-    /// The rate to go on with, after `taken` events in so many milliseconds.
+    /// Returns the next rate, after `taken` events in `elapsed_ms` milliseconds.
     pub fn next_rate(&self, rate: Rate, taken: u64, elapsed_ms: u64) -> Rate {
         if elapsed_ms == 0 || self.target.is_nan() || self.target <= 0.0 {
             return rate;
@@ -247,7 +257,8 @@ mod tests {
         }
     }
 
-    /// Counted by the binomial distribution, not by dice: of so many events, how likely the truth is within the bounds of what was taken.
+    /// Probability that the bounds of a sampled count of `n` events hold the truth, by the binomial
+    /// distribution instead of random draws.
     fn coverage(n: u64, p: u32) -> f64 {
         let (chance, mut covered) = (1.0 / f64::from(p), 0.0);
         let mut log = n as f64 * (1.0 - chance).ln();

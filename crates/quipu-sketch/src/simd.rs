@@ -1,7 +1,9 @@
-//! The walk over all registers of HyperLogLogs, for processors with AVX2.
+//! Walk over all registers of HyperLogLogs, for processors with AVX2.
 //!
-//! The safe twin is `hll::dense`: `Registers::raise` for each sketch, then `Registers::tally`. The union of three dense sketches takes 4.7 µs here. Safe arithmetic on words of eight registers,
-//! compiled for AVX2, came to 6.4 µs at best; with AVX-512 to 5.8 µs, and to 19 µs after a change that should not have mattered.
+//! The safe twin is `hll::dense`: `Registers::raise` for each sketch, then `Registers::tally`. The
+//! union of three dense sketches takes 4.7 µs here. Safe arithmetic on words of eight registers,
+//! compiled for AVX2, took 6.4 µs at best. With AVX-512 it took 5.8 µs, and 19 µs after an
+//! unrelated change.
 
 #![allow(
     unsafe_code,
@@ -10,11 +12,11 @@
 
 use crate::hll::dense::{PACKED, RegisterTally, Registers};
 
-/// Raises all registers to the packed ones, where those are higher, and looks at the result.
+/// Raises all registers to the packed ones, if those are higher, and tallies the result.
 pub fn union(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> RegisterTally {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2: that was asked on the line above.
+        // SAFETY: the line above has checked that the processor has AVX2.
         return unsafe { avx2::union(registers, packed) };
     }
     plain(registers, packed)
@@ -34,17 +36,20 @@ mod avx2 {
     use crate::hll::dense::{PACKED, RegisterTally, Registers};
     use crate::hll::{RANK_MAX, REGISTERS};
 
-    /// Thirty-two registers at a time: 24 packed bytes, 32 bytes.
+    /// Processes 32 registers at a time: 24 packed bytes become 32 bytes.
     #[target_feature(enable = "avx2")]
     pub fn union(registers: &mut Registers, packed: &[&[u8; PACKED]]) -> RegisterTally {
-        // Each group of three bytes becomes two lanes of 16 bits, in two ways: one for the registers that end up in low bytes, one for those in high bytes. The high half of the vector has the
-        // packed bytes from 8 on, so its groups begin 4 bytes later.
+        // Each group of three bytes becomes two lanes of 16 bits, in two ways: one for the
+        // registers that end up in low bytes, one for those in high bytes. The high half of the
+        // vector has the packed bytes from 8 on, so its groups begin 4 bytes later.
         let low_from = groups([-1, 0, 1, 2]);
         let high_from = groups([0, 1, 2, -1]);
-        // Low bytes: register 0 is bits 0 to 5 of byte 0, which is bits 8 to 13 of its lane; register 2 is bits 4 to 9 of bytes 1 and 2.
+        // Low bytes: register 0 is bits 0 to 5 of byte 0, which is bits 8 to 13 of its lane;
+        // register 2 is bits 4 to 9 of bytes 1 and 2.
         let low_mask = _mm256_set1_epi32(0x03f0_3f00);
         let low_factor = _mm256_set1_epi32(0x1000_0100);
-        // High bytes: register 1 is bits 6 to 11 of bytes 0 and 1; register 3 is bits 2 to 7 of byte 2.
+        // High bytes: register 1 is bits 6 to 11 of bytes 0 and 1; register 3 is bits 2 to 7 of
+        // byte 2.
         let high_mask = _mm256_set1_epi32(0x00fc_0fc0);
         let high_factor = _mm256_set1_epi32(0x0040_0004);
         // Byte pairs 2k and 2k + 1 of both halves become four lanes of 64 bits.
@@ -77,12 +82,12 @@ mod avx2 {
         }
         let set = sum(set) as u32;
         let room = rooms.into_iter().fold(0u64, |room, lanes| room.wrapping_add(sum(lanes)));
-        // Only when all registers are empty the sum is 2⁶⁴, and wraps.
+        // Only if all registers are empty the sum is 2⁶⁴, and wraps.
         let room = if set == 0 { 1 << 64 } else { u128::from(room) };
         RegisterTally { zeros: REGISTERS as u32 - set, full: sum(full) as u32, room }
     }
 
-    /// A shuffle that takes these bytes of each group of three; −1 is a zero.
+    /// Returns a shuffle that takes these bytes of each group of three; −1 is a zero.
     #[target_feature(enable = "avx2")]
     fn groups(bytes: [i8; 4]) -> __m256i {
         let mut shuffle = [-1i8; 32];
@@ -97,23 +102,23 @@ mod avx2 {
 
     #[target_feature(enable = "avx2")]
     fn load(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: 32 bytes are read, and there are as many; any alignment will do.
+        // SAFETY: it reads 32 bytes, which `bytes` has; the instruction needs no alignment.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
     #[target_feature(enable = "avx2")]
     fn load_half(bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: 16 bytes are read, and there are as many; any alignment will do.
+        // SAFETY: it reads 16 bytes, which `bytes` has; the instruction needs no alignment.
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
     #[target_feature(enable = "avx2")]
     fn store(bytes: &mut [u8; 32], value: __m256i) {
-        // SAFETY: 32 bytes are written, and there is room for as many; any alignment will do.
+        // SAFETY: it writes 32 bytes, which `bytes` has; the instruction needs no alignment.
         unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), value) }
     }
 
-    /// The sum of four lanes, modulo 2⁶⁴.
+    /// Returns the sum of four lanes, modulo 2⁶⁴.
     #[target_feature(enable = "avx2")]
     fn sum(lanes: __m256i) -> u64 {
         let mut bytes = [0; 32];

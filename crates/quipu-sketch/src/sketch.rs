@@ -1,9 +1,9 @@
-//! Any sketch, as whoever keeps it sees it: a kind and bytes.
+//! A sketch of any kind, as the storage code handles it: a kind and bytes.
 
 use crate::count_min::Update;
 use crate::{CorruptSketch, CountMin, Edit, Hll, Ring, Top, Unique, apply};
 
-/// What a sketch counts, and how. The codes are kept with bytes at rest and never change.
+/// Kind of a sketch. The codes are stored beside the bytes and never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SketchKind {
@@ -11,20 +11,20 @@ pub enum SketchKind {
     Hll = 1,
     /// Distinct items, under a secret key.
     Unique = 2,
-    /// Frequencies that can be added and subtracted, as RedisBloom has them.
+    /// Frequencies that can be added and subtracted, as in RedisBloom.
     Cms = 3,
     /// Frequencies by conservative update.
     Frequency = 4,
-    /// The most frequent items, as RedisBloom's clients ask for them.
+    /// The most frequent items, for RedisBloom's commands.
     TopK = 5,
     /// The most frequent items.
     Top = 6,
-    /// A sketch over time, but for its panes, which are of one of the others.
+    /// A sketch over time, without its panes, which are of one of the other kinds.
     Ring = 7,
 }
 
 impl SketchKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [SketchKind; 7] = [
         SketchKind::Hll,
         SketchKind::Unique,
@@ -35,17 +35,17 @@ impl SketchKind {
         SketchKind::Ring,
     ];
 
-    /// The code that stands for it.
+    /// Returns the code of the kind.
     pub fn code(self) -> u8 {
         self as u8
     }
 
-    /// The kind that a code stands for.
+    /// Returns the kind of a code.
     pub fn from_code(code: u8) -> Option<SketchKind> {
         SketchKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// The word that stands for it in dumps and exports.
+    /// Returns the name used in dumps and exports.
     pub fn name(self) -> &'static str {
         match self {
             SketchKind::Hll => "hll",
@@ -58,7 +58,7 @@ impl SketchKind {
         }
     }
 
-    /// The kind that a word stands for.
+    /// Returns the kind of a name.
     pub fn from_name(word: &str) -> Option<SketchKind> {
         SketchKind::ALL.into_iter().find(|kind| kind.name() == word)
     }
@@ -81,12 +81,13 @@ pub enum Sketch {
     Top(Top),
     /// See [`SketchKind::Ring`].
     Ring(Ring),
-    /// Bytes that were replayed and not looked at since: [`ready`](Sketch::ready) makes one of the above of them.
+    /// Replayed bytes that have not been decoded since; [`ready`](Sketch::ready) decodes them into
+    /// one of the above.
     Replayed(SketchKind, Vec<u8>),
 }
 
 impl Sketch {
-    /// What [`bytes`](Sketch::bytes) of this kind gave. They are checked in full.
+    /// Decodes the output of [`bytes`](Sketch::bytes) of this kind, and checks it in full.
     pub fn from_bytes(kind: SketchKind, bytes: Vec<u8>) -> Result<Sketch, CorruptSketch> {
         let with = |update: Update, bytes: Vec<u8>| {
             let counts = CountMin::from_bytes(bytes)?;
@@ -103,7 +104,7 @@ impl Sketch {
         })
     }
 
-    /// What it counts.
+    /// Returns its kind.
     pub fn kind(&self) -> SketchKind {
         match self {
             Sketch::Hll(_) => SketchKind::Hll,
@@ -117,7 +118,7 @@ impl Sketch {
         }
     }
 
-    /// All there is to know of it.
+    /// Returns the whole state.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Sketch::Hll(sketch) => sketch.bytes(),
@@ -129,7 +130,7 @@ impl Sketch {
         }
     }
 
-    /// As [`bytes`](Sketch::bytes), and an end to the sketch.
+    /// As [`bytes`](Sketch::bytes), but consumes the sketch.
     pub fn into_bytes(self) -> Vec<u8> {
         match self {
             Sketch::Hll(sketch) => sketch.into_bytes(),
@@ -141,7 +142,7 @@ impl Sketch {
         }
     }
 
-    /// Bytes of memory it takes.
+    /// Returns its memory use in bytes.
     pub fn memory(&self) -> usize {
         match self {
             Sketch::Hll(sketch) => sketch.memory(),
@@ -153,7 +154,8 @@ impl Sketch {
         }
     }
 
-    /// Applies an edit from the journal, to the bytes alone: what is derived from them is made again by [`ready`](Sketch::ready), once, after the last of them.
+    /// Applies an edit from the journal to the bytes alone. After the last edit
+    /// [`ready`](Sketch::ready) rebuilds the derived state once.
     pub fn replay(&mut self, at: u32, removed: u32, with: &[u8]) -> Result<(), CorruptSketch> {
         if let Sketch::Replayed(_, bytes) = self {
             return apply(bytes, at, removed, with);
@@ -164,12 +166,12 @@ impl Sketch {
         self.replay(at, removed, with)
     }
 
-    /// As [`replay`](Sketch::replay), by the edit.
+    /// As [`replay`](Sketch::replay), with an [`Edit`].
     pub fn replay_edit(&mut self, edit: Edit<'_>) -> Result<(), CorruptSketch> {
         self.replay(edit.at, edit.removed, edit.bytes)
     }
 
-    /// Looks at bytes that were replayed: a sketch that can be asked and changed, or what is wrong with them.
+    /// Decodes replayed bytes into a usable sketch, or returns the reason why they are not valid.
     pub fn ready(&mut self) -> Result<&mut Sketch, CorruptSketch> {
         if let Sketch::Replayed(kind, bytes) = self {
             *self = Sketch::from_bytes(*kind, std::mem::take(bytes))?;

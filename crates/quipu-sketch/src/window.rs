@@ -1,9 +1,11 @@
-//! Counts of the last hour: which panes a window is made of.
+//! Time windows: maps times to the panes of a window.
 //!
-//! A window of a length, in `count` panes, is a ring of that many sketches or counters. Pane number i holds the times from i·pane up to, and not including, (i+1)·pane. A reading
-//! at `now` joins the pane that now is in and the `count − 1` before it: it covers at least the window's length less one pane, and at most the length.
+//! A window of `count` panes is a ring of that many sketches or counters. Pane number i holds the
+//! times from i·pane up to, and not including, (i+1)·pane. A reading at `now` joins the pane of
+//! `now` and the `count − 1` before it. It covers at least the window's length less one pane, and
+//! at most the length.
 //!
-//! All times are milliseconds since 1970. No state beyond the two numbers.
+//! All times are milliseconds since 1970. The two numbers are the only state.
 
 /// A window in panes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,14 +16,14 @@ pub struct Panes {
     count: u32,
 }
 
-/// Where a time belongs.
+/// Position of a time relative to a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PanePosition {
     /// In the pane of this number.
     Pane(u64),
-    /// It is older than the window.
+    /// Older than the window.
     Late,
-    /// Its pane has not begun.
+    /// In a pane that has not begun.
     Ahead,
 }
 
@@ -32,13 +34,13 @@ pub const PANES_MAX: u32 = 1440;
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 impl Panes {
-    /// A window of so many panes.
+    /// Creates a window of `count` panes.
     pub fn new(pane_ms: u64, count: u32) -> Option<Panes> {
         pane_ms.checked_mul(u64::from(count)).filter(|length| *length > 0 && count <= PANES_MAX)?;
         Some(Panes { pane: pane_ms, count })
     }
 
-    /// Reads `1h/60`: the last hour, in 60 panes of a minute. The length must be whole panes.
+    /// Parses `1h/60`: the last hour, in 60 panes of a minute. The length must be whole panes.
     pub fn parse(text: &str) -> Result<Panes, String> {
         let wrong =
             || format!("'{text}' is not a window: write 1h/60 for the last hour in 60 panes, at most {PANES_MAX}");
@@ -57,49 +59,50 @@ impl Panes {
         Panes::new(length / u64::from(count), count).ok_or_else(wrong)
     }
 
-    /// Milliseconds of the window.
+    /// Returns the length of the window in milliseconds.
     pub fn length(&self) -> u64 {
         self.pane * u64::from(self.count)
     }
 
-    /// Milliseconds of a pane: by so much a reading may fall short of the window.
+    /// Returns the length of a pane in milliseconds: a reading may fall short of the window by this
+    /// much.
     pub fn pane(&self) -> u64 {
         self.pane
     }
 
-    /// Panes of the window.
+    /// Returns the number of panes.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// The number of the pane that a time is in.
+    /// Returns the number of the pane of a time.
     pub fn pane_of(&self, time: u64) -> u64 {
         time / self.pane
     }
 
-    /// The times of a pane.
+    /// Returns the times of a pane.
     pub fn times_of(&self, pane: u64) -> std::ops::Range<u64> {
         let from = pane.saturating_mul(self.pane);
         from..from.saturating_add(self.pane)
     }
 
-    /// Where in the ring a pane is.
+    /// Returns the slot of a pane in the ring.
     pub fn slot_of(&self, pane: u64) -> usize {
         (pane % u64::from(self.count)) as usize
     }
 
-    /// The panes that a reading joins.
+    /// Returns the panes that a reading joins.
     pub fn covered(&self, now: u64) -> std::ops::RangeInclusive<u64> {
         let last = self.pane_of(now);
         last.saturating_sub(u64::from(self.count) - 1)..=last
     }
 
-    /// Whether a pane has left the window. One that is ahead has not.
+    /// Returns true if a pane has left the window. A future pane has not.
     pub fn is_expired(&self, pane: u64, now: u64) -> bool {
         pane < *self.covered(now).start()
     }
 
-    /// Where an event belongs.
+    /// Returns the position of an event's time.
     pub fn locate(&self, time: u64, now: u64) -> PanePosition {
         let (pane, covered) = (self.pane_of(time), self.covered(now));
         if pane < *covered.start() {
@@ -121,51 +124,57 @@ impl std::fmt::Display for Panes {
     }
 }
 
-/// Weights for what is trending: what came a half-life ago counts half.
+/// Weights of a decay: an event counts half after each half-life.
 ///
-/// The weight of an event is fixed when it comes, and grows with time from a landmark on (forward decay); what has been counted before never has to be touched. A reading divides by the
-/// weight of now. Weights double every half-life, so the landmark must move on now and then, by whole half-lives: everything is then halved as often, once.
+/// The weight of an event is fixed on arrival, and grows with time from a landmark on (forward
+/// decay). So earlier counts need no update. A reading divides by the present weight. Weights
+/// double every half-life, so the landmark must advance now and then, by whole half-lives. All
+/// counts are then halved the same number of times, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decay {
-    /// Milliseconds in which a count halves, at least 1.
+    /// Half-life in milliseconds, at least 1.
     half_life: u64,
-    /// Where weights are [`Decay::UNIT`].
+    /// Time at which weights are [`Decay::UNIT`].
     landmark: u64,
 }
 
-/// After so many half-lives the landmark moves: weights are then 2²⁴, and 2⁴⁰ events fit 64 bits.
+/// Number of half-lives after which the landmark advances: weights are then 2²⁴, and 2⁴⁰ events fit
+/// 64 bits.
 const HALF_LIVES_MAX: u64 = 8;
 
 impl Decay {
-    /// The weight of an event at the landmark. Weights are whole numbers, so each is right to a part in 130,000.
+    /// Weight of an event at the landmark. Weights are whole numbers, so each has a relative error
+    /// of at most 1/130,000.
     pub const UNIT: u64 = 1 << 16;
 
-    /// Weights from a landmark on.
+    /// Creates a decay with a landmark.
     pub fn new(half_life_ms: u64, landmark: u64) -> Decay {
         Decay { half_life: half_life_ms.max(1), landmark }
     }
 
-    /// Milliseconds in which a count halves.
+    /// Returns the half-life in milliseconds.
     pub fn half_life(&self) -> u64 {
         self.half_life
     }
 
-    /// Where weights are [`Decay::UNIT`].
+    /// Returns the time at which weights are [`Decay::UNIT`].
     pub fn landmark(&self) -> u64 {
         self.landmark
     }
 
-    /// The weight of an event at a time, which is before the landmark has to move; 0 of one that is too old to count.
+    /// Returns the weight of an event at a time, before the landmark has to advance; 0 for one too
+    /// old to count.
     pub fn weight(&self, time: u64) -> u64 {
         self.exact(time).round() as u64
     }
 
-    /// What a sum of weights is worth at a time.
+    /// Returns the value of a sum of weights at a time.
     pub fn value(&self, sum: u64, now: u64) -> f64 {
         sum as f64 / self.exact(now)
     }
 
-    /// Once weights have become large: the weights to go on with, and how often all sums so far must be halved.
+    /// Returns, once weights have become large, the next decay and the number of times that all
+    /// sums must be halved.
     pub fn advance_landmark(&self, now: u64) -> Option<(Decay, u32)> {
         let halves = now.saturating_sub(self.landmark) / self.half_life;
         let landmark = self.landmark + halves * self.half_life;

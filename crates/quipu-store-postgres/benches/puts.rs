@@ -1,4 +1,5 @@
-//! Puts of as many cells as one call takes, and of one cell of a hot counter by several writers, to a real server on this machine.
+//! Measures the largest put call, and puts of several writers to one hot counter, on a local real
+//! server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

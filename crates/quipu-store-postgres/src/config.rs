@@ -1,72 +1,77 @@
-//! From a URL to checked options.
+//! Parses a store URL into checked options.
 //!
 //! ```text
 //! postgres://[user[:password]@]host[:port][,host:port…][/database][?prefix=name][&parameter=value…]
 //! ```
 //!
-//! Parameters other than `prefix` are the driver's: `options`, `application_name`, `keepalives_idle` … Of several hosts the one that takes writes is
-//! used. `sslmode=require` is with TLS, if built with the feature `tls`, and only to a server whose certificate is trusted; anything else is without.
+//! Parameters other than `prefix` go to the driver: `options`, `application_name`,
+//! `keepalives_idle` … Of several hosts, the store uses the one that takes writes.
+//! `sslmode=require` connects with TLS, if built with the feature `tls`, and only to a server with
+//! a trusted certificate. Every other mode connects without TLS.
 //!
 //! Invariants:
-//! - a prefix is of letters, digits, `_`, `-` and `.`: quoted, it is part of a name in any statement;
-//! - a password is in no `Debug` and in no error;
-//! - a connection is one that takes writes: a standby would show rows of the past.
+//! - a prefix consists of letters, digits, `_`, `-` and `.`: quoted, it is part of a name in any
+//!   statement;
+//! - no `Debug` output and no error contains the password;
+//! - a connection takes writes: a standby would show old rows.
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
-/// Longest prefix: the server's names have at most 63 bytes, and ours add up to 17 behind it.
+/// Longest prefix: the server's names have at most 63 bytes; this crate appends up to 17.
 pub const PREFIX_BYTES_MAX: usize = 40;
 
-/// The prefix if none is given.
+/// Default prefix.
 const PREFIX: &str = "quipu";
 
-/// What the server shows our connections as, unless the URL says otherwise.
+/// Default application name of our connections.
 const APPLICATION: &str = "quipu";
 
-/// After how long an idle connection is asked whether it is still there. A minute finds one that a firewall forgot before a call does.
+/// Idle time before a keepalive probe. A minute finds a connection that a firewall dropped before a
+/// call does.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
-/// What a URL does not say.
+/// Options that the URL does not carry.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the name of every table begins with, so that several deployments can share a database. `?prefix=` in the URL comes first.
+    /// Prefix of every table name; lets several deployments share a database. `?prefix=` in the URL
+    /// overrides it.
     pub prefix: String,
-    /// How long to wait for a connection.
+    /// Connect timeout.
     pub connect_timeout: Duration,
-    /// How long to wait for a reply, after which the outcome of a call is unknown.
+    /// Reply timeout; after it the call's outcome is unknown.
     pub reply_timeout: Duration,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        // A server that takes longer to answer than this is one that hangs; the engine asks again anyway.
+        // A server slower than this hangs; the engine retries anyway.
         let (connect_timeout, reply_timeout) = (Duration::from_secs(2), Duration::from_secs(5));
         Options { prefix: PREFIX.to_owned(), connect_timeout, reply_timeout }
     }
 }
 
-/// Why a URL is none of ours. Says nothing of what stands before the `@`.
+/// Error of parsing a store URL. Never contains the part before the `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Another scheme.
+    /// Unknown scheme.
     #[error("not a postgres:// or postgresql:// URL")]
     Scheme,
-    /// TLS in a build without it.
+    /// TLS URL in a build without TLS.
     #[error("this build has no TLS: build quipu-store-postgres with the feature `tls`")]
     NoTls,
-    /// Something else about it.
+    /// Another invalid part.
     #[error("the URL of the store cannot be used: {0}")]
     Url(&'static str),
-    /// A prefix that may not be one.
+    /// Invalid prefix.
     #[error("a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits, `_`, `-` or `.`")]
     Prefix,
 }
 
-/// How to reach the store.
+/// Checked connection settings.
 pub(crate) struct Config {
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
@@ -103,7 +108,8 @@ impl Config {
         if !is_prefix(&prefix) {
             return Err(ConfigError::Prefix);
         }
-        // `/` and `?` in a password are percent-encoded, as in any URL; an `@` may stand for itself, which the driver would not have.
+        // `/` and `?` in a password are percent-encoded, as in any URL. An `@` may stay as it is,
+        // though the driver would refuse it.
         let (authority, path) = authority.split_at(authority.find('/').unwrap_or(authority.len()));
         let authority = match authority.rsplit_once('@') {
             Some((user, hosts)) => format!("{}@{hosts}", user.replace('@', "%40")),
@@ -120,7 +126,7 @@ impl Config {
         if tls && !cfg!(feature = "tls") {
             return Err(ConfigError::NoTls);
         }
-        // Whether it is encrypted is said, and does not depend on what a server, or one that stands in for it, happens to offer.
+        // The URL alone decides on encryption, not the offer of a server or of an impostor.
         driver.ssl_mode(if tls { SslMode::Require } else { SslMode::Disable });
         driver.target_session_attrs(TargetSessionAttrs::ReadWrite).connect_timeout(connect_timeout);
         if driver.get_application_name().is_none() {

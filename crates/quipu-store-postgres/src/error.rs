@@ -1,29 +1,32 @@
-//! What went wrong, and whether the call may have been carried out.
+//! Maps driver and server errors to call outcomes: not applied, or unknown.
 //!
-//! Each call is one statement, and so one transaction: what the server answers with an `ERROR` it has undone, unless it says otherwise.
+//! Each call is one statement, and so one transaction. The server rolls it back when it answers
+//! with an `ERROR`, unless the table says otherwise.
 //!
-//! | what the driver or the server says | meaning |
+//! | error of the driver or the server | outcome |
 //! |---|---|
-//! | no connection: refused, unreachable, no such host, time-out, wrong password, no such database, all busy | `NotApplied`: nothing was sent |
-//! | the tables could not be made, brought up, or are of a newer version; a statement could not be prepared | `NotApplied`: nothing was sent |
-//! | the connection broke, or no reply came in time, after the statement was handed to the driver | `Unknown` |
-//! | `FATAL` or `PANIC`, whatever the code (`57P01` a shutdown, `57P02` a crash …) | `Unknown`: it may come right behind the commit |
+//! | no connection: refused, timeout, no such host or database, password, all busy | `NotApplied`: nothing was sent |
+//! | tables not created or upgraded, or too new; statement not prepared | `NotApplied`: nothing was sent |
+//! | connection broken, or reply timeout, after the driver took the statement | `Unknown` |
+//! | `FATAL` or `PANIC` with any code (`57P01` shutdown, `57P02` crash …) | `Unknown`: it may follow the commit |
 //! | class `40`: `40001` serialization failure, `40P01` deadlock, `40002` … | `NotApplied`: rolled back |
 //! | `40003` completion unknown | `Unknown` |
-//! | `55P03` lock not available; `57014` cancelled, by us, by an operator, or by `statement_timeout` | `NotApplied`: a commit is not cancelled |
-//! | class `53`: disk full, out of memory, too many connections | `NotApplied`: a commit that finds no room is a `PANIC` |
-//! | `25006` read-only: a standby, or a server told so | `NotApplied` |
-//! | classes `26`, `42`, `0A`: a statement, name or right that is not there | `NotApplied` |
-//! | classes `22`, `23`: data, constraints | `NotApplied`, for the counter that it is of |
-//! | classes `21`, `54`, `P0`, `XX`: a row twice, too wide a value, a trigger, a damaged page | `Unknown`, for the counter that it is of |
+//! | `55P03` no lock; `57014` cancelled, also by `statement_timeout` | `NotApplied`: a commit is not cancelled |
+//! | class `53`: disk full, out of memory, connections | `NotApplied`: a commit that finds no space is a `PANIC` |
+//! | `25006` read-only: a standby, or a server set read-only | `NotApplied` |
+//! | classes `26`, `42`, `0A`: a missing statement, name or right | `NotApplied` |
+//! | classes `22`, `23`: data, constraints | `NotApplied`, for its counter alone |
+//! | classes `21`, `54`, `P0`, `XX`: row twice, value too wide, trigger, damaged page | `Unknown`, for its counter |
 //! | every other code (`08…` a proxy's connection, `58…` a file) | `Unknown` |
 //! | a row that cannot be decoded | `Unknown`, for its counter alone |
-//! | a connection to a server with another identity than in the last history | `HistoryChanged`: nothing was sent |
+//! | a connection to a server of another identity than the last history | `HistoryChanged`: nothing was sent |
 //! | a call past its bound | `NotApplied` |
 //!
-//! A put of several counters has a result per put. A statement that fails for one counter is divided until the others have their verdicts.
+//! A put of several counters has a result per put. A statement that fails for one counter is split
+//! until the other counters have their verdicts.
 //!
-//! A commit that waits for a synchronous standby and is cancelled meanwhile is answered with a warning, not with an error: it is in.
+//! If a commit that waits for a synchronous standby is cancelled, the server answers with a
+//! warning, not an error: the commit stands.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -32,31 +35,31 @@ use std::time::Duration;
 use quipu_model::{BoxError, StoreCall, StoreError};
 use tokio_postgres::error::Severity;
 
-/// Codes, or the classes they begin with, that are only given for a transaction that was rolled back.
+/// Codes, or prefixes of codes, that the server gives only for a transaction that it rolled back.
 const REFUSALS: [&str; 10] = ["0A", "22", "23", "25006", "26", "40", "42", "53", "55P03", "57014"];
 
-/// Classes of errors that the data of one row brings about: a statement without that row may succeed.
+/// Error classes that one row's data causes: a statement without that row may succeed.
 const ROW_ERROR_CLASSES: [&str; 6] = ["21", "22", "23", "54", "P0", "XX"];
 
-/// Codes of a statement that waited for a lock for too long.
+/// Codes of a statement that waited too long for a lock.
 const LOCKED: [&str; 2] = ["55P03", "57014"];
 
-/// The one of class 40 that says nothing.
+/// The one code of class 40 that leaves the outcome unknown.
 const COMPLETION_UNKNOWN: &str = "40003";
 
-/// A cause, for as many calls as it has stopped.
+/// A cause, shared by all calls that failed for it.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
 
-/// Why there is no answer.
+/// Reason why a call has no answer.
 #[derive(Debug, Clone)]
 pub(crate) enum CallFailure {
     /// Certainly not applied.
     Refused(Cause),
     /// May have been applied.
     Open(Cause),
-    /// Certainly not applied: somebody else has locked what it needs.
+    /// Certainly not applied: another session has locked a row.
     Locked(Cause),
-    /// Certainly not applied, for the data of a row.
+    /// Certainly not applied, because of a row's data.
     RowRefused(Cause),
     /// May have been applied: a row is damaged.
     RowDamaged(Cause),
@@ -65,17 +68,17 @@ pub(crate) enum CallFailure {
 }
 
 impl CallFailure {
-    /// Nothing was sent.
+    /// Failure of a call that was not sent.
     pub(crate) fn unsent(source: impl Into<BoxError>) -> CallFailure {
         CallFailure::Refused(source.into().into())
     }
 
-    /// Sent, and not answered.
+    /// Failure of a call that was sent and not answered.
     pub(crate) fn lost(source: impl Into<BoxError>) -> CallFailure {
         CallFailure::Open(source.into().into())
     }
 
-    /// What came instead of an answer.
+    /// Failure from an error of the driver or the server.
     pub(crate) fn from_server_error(error: tokio_postgres::Error) -> CallFailure {
         let code = error
             .as_db_error()
@@ -91,7 +94,7 @@ impl CallFailure {
         }
     }
 
-    /// Of a call that was not sent because another one failed.
+    /// Failure of a call that was not sent because another call failed.
     pub(crate) fn into_unsent(self) -> CallFailure {
         match self {
             CallFailure::Refused(cause)
@@ -103,7 +106,7 @@ impl CallFailure {
         }
     }
 
-    /// Names the row, if its data is the reason.
+    /// Adds the row's name if its data is the cause.
     pub(crate) fn with_row(self, name: &[u8]) -> CallFailure {
         let named = |source| -> Cause { Arc::new(RowError { name: name.escape_ascii().to_string(), source }) };
         match self {
@@ -113,7 +116,7 @@ impl CallFailure {
         }
     }
 
-    /// Whether the data of a row is the reason: a statement without that row may succeed.
+    /// Returns true if a row's data is the cause: a statement without that row may succeed.
     pub(crate) fn is_of_row(&self) -> bool {
         matches!(self, CallFailure::RowRefused(_) | CallFailure::RowDamaged(_))
     }
@@ -131,7 +134,7 @@ impl CallFailure {
     }
 }
 
-/// An error of the data in one row.
+/// Damaged data in one row.
 #[derive(Debug, thiserror::Error)]
 #[error("the row of {name} cannot be used")]
 struct RowError {
@@ -147,45 +150,45 @@ fn is_refusal(code: &str) -> bool {
     code != COMPLETION_UNKNOWN && REFUSALS.iter().any(|known| code.starts_with(known))
 }
 
-/// Somebody else's transaction keeps the row.
+/// Another session's transaction has locked the row.
 #[derive(Debug, thiserror::Error)]
 #[error("another session has locked the row of this counter")]
 pub(crate) struct RowLocked;
 
-/// The server has not answered in time.
+/// The server did not answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error("no reply within {0:?}")]
 pub(crate) struct ReplyTimeout(pub(crate) Duration);
 
-/// What no statement or row of ours looks like.
+/// Data that no statement of this crate writes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DataError {
-    /// A column that cannot be read.
+    /// An unreadable column.
     #[error("{what} cannot be read")]
     Column {
-        /// Which part.
+        /// Name of the part.
         what: &'static str,
-        /// Why.
+        /// Cause of the failure.
         source: BoxError,
     },
-    /// A part is there without another that belongs to it, or there are too many.
+    /// A part without another that belongs to it, or too many parts.
     #[error("{0} is not whole")]
     Incomplete(&'static str),
-    /// More than a row of this program ever has.
+    /// More parts than the bound of a row.
     #[error("{0} are more than this program writes")]
     TooMany(&'static str),
-    /// A word that we do not know.
+    /// An unknown word.
     #[error("{what} cannot be {word:?}")]
     UnknownWord {
-        /// Which part.
+        /// Name of the part.
         what: &'static str,
-        /// What stands there.
+        /// The unknown word.
         word: String,
     },
-    /// A body that is longer than any, or has pages beyond its end.
+    /// A body longer than the bound, or with pages beyond its end.
     #[error(transparent)]
     Body(#[from] quipu_model::shared::body::BodyError),
-    /// The statement and the model do not agree.
+    /// The statement and the model disagree.
     #[error("the statement did not carry out what it had to")]
     VerdictMismatch,
 }

@@ -1,11 +1,12 @@
-//! Rows, claims and registrations as columns, and back.
+//! Encodes rows, claims and registrations as columns, and decodes them.
 //!
-//! In: the model's values. Out: parameters of statements, as the crate's first page draws the tables; and the other way.
+//! In: the model's values. Out: parameters of statements, as in the tables of the crate's
+//! documentation; and the reverse.
 //!
 //! Invariants:
-//! - what was encoded decodes to the same; [`RowVersion::puts`] is kept as what it is more than what the cells come to ([`cells_weight`]), so that a put
-//!   changes nothing but its cell;
-//! - a row that decodes has passed [`Snapshot::checked`].
+//! - decoding an encoded value returns an equal value. [`RowVersion::puts`] is stored as its excess
+//!   over the weight of the cells ([`cells_weight`]), so that a put changes nothing but its cell;
+//! - a decoded row has passed [`Snapshot::checked`].
 
 use std::collections::BTreeMap;
 
@@ -24,15 +25,15 @@ use crate::error::{CallFailure, DataError};
 use crate::number::{Bits, Number};
 use crate::statements::PARTS_MAX;
 
-/// Most bytes of all bodies beside one row: 64 of the largest.
+/// Most bytes of all bodies of one row: 64 of the largest.
 const BODIES_BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
 
-/// Refuses what was fetched beyond the bound.
+/// Refuses more parts than the bound.
 fn within<T>(what: &'static str, parts: Vec<T>) -> Result<Vec<T>, CallFailure> {
     if parts.len() <= PARTS_MAX { Ok(parts) } else { Err(DataError::TooMany(what).into()) }
 }
 
-/// An epoch: 64 bits of time, 64 of the node. They compare as epochs do.
+/// Encodes an epoch: 64 bits of time, 64 of the node. The bits compare as epochs do.
 pub(crate) fn encode_epoch(epoch: Epoch) -> Bits {
     Bits::from_halves(epoch.millis, epoch.node.0)
 }
@@ -42,7 +43,7 @@ fn decode_epoch(bits: Bits) -> Epoch {
     Epoch { millis, node: NodeId(node) }
 }
 
-/// A writer: 64 bits of the node, 64 of its life.
+/// Encodes a writer: 64 bits of the node, 64 of the incarnation.
 pub(crate) fn encode_writer(writer: Writer) -> Bits {
     Bits::from_halves(writer.node.0, writer.incarnation.0)
 }
@@ -56,7 +57,7 @@ pub(crate) fn encode_millis(at: Option<Millis>) -> Option<Number> {
     at.map(|Millis(at)| at.into())
 }
 
-/// What a row has of its cells, column by column.
+/// A row's cells, column by column.
 #[derive(Default)]
 pub(crate) struct CellColumns {
     pub(crate) writers: Vec<Bits>,
@@ -102,7 +103,7 @@ impl CellColumns {
         columns
     }
 
-    /// The arrays of a row that was read; none of a counter without cells.
+    /// Decodes the arrays of a row; empty for a counter without cells.
     fn decode(row: &Row) -> Result<CellColumns, CallFailure> {
         if column::<Option<Vec<Bits>>>(row, "writers")?.is_none() {
             return Ok(CellColumns::default());
@@ -141,7 +142,7 @@ impl CellColumns {
     }
 }
 
-/// The row and the time that a read has answered; the default row if there is none.
+/// Decodes a row and the time from a read's answer; the default row if there is none.
 pub(crate) fn decode_row(row: &Row) -> Result<FetchedRow, CallFailure> {
     let at = Millis(unsigned("the time", column(row, "at")?)?);
     let Some(born_at) = column::<Option<Number>>(row, "born_at")? else {
@@ -165,7 +166,7 @@ pub(crate) fn decode_row(row: &Row) -> Result<FetchedRow, CallFailure> {
     Ok(FetchedRow { snapshot: snapshot.checked()?, at })
 }
 
-/// The bodies that a read has answered beside the row.
+/// Decodes the bodies from a read's answer.
 pub(crate) fn decode_bodies(row: &Row) -> Result<Bodies, CallFailure> {
     let mut bodies = Bodies::new();
     let Some(writers) = column::<Option<Vec<Bits>>>(row, "body_writers")? else { return Ok(bodies) };
@@ -179,7 +180,7 @@ pub(crate) fn decode_bodies(row: &Row) -> Result<Bodies, CallFailure> {
             key: unsigned("the key of a body", key)?,
             length: u32::try_from(length).map_err(|_| DataError::Incomplete("the length of a body"))?,
         };
-        // Before there is room made for it.
+        // Check the bound before allocating.
         let bytes = usize::try_from(shape.length).ok().and_then(|bytes| bytes_left.checked_sub(bytes));
         bytes_left = bytes.ok_or(DataError::TooMany("the bytes of bodies"))?;
         bodies.insert(decode_writer(writer), StoredBody::new(shape).map_err(DataError::from)?);
@@ -195,10 +196,10 @@ pub(crate) fn decode_bodies(row: &Row) -> Result<Bodies, CallFailure> {
     Ok(bodies)
 }
 
-/// Bodies that are replaced or dropped, column by column.
+/// Replaced or dropped bodies, column by column.
 #[derive(Default)]
 pub(crate) struct BodyColumns {
-    pub(crate) named: Vec<Bits>, // also those that are dropped
+    pub(crate) named: Vec<Bits>, // includes the dropped ones
     pub(crate) writers: Vec<Bits>,
     pub(crate) kinds: Vec<i32>,
     pub(crate) keys: Vec<Number>,
@@ -210,7 +211,7 @@ pub(crate) struct BodyColumns {
 
 impl BodyColumns {
     pub(crate) fn from_bodies(bodies: &[(Writer, Option<StoredBody>)]) -> Result<BodyColumns, BodyError> {
-        // Of a writer that is named twice, what is said last is what stays.
+        // For a writer that is named twice, the last entry counts.
         let bodies: BTreeMap<Writer, &Option<StoredBody>> =
             bodies.iter().map(|(writer, body)| (*writer, body)).collect();
         let mut columns = BodyColumns::default();
@@ -233,11 +234,11 @@ impl BodyColumns {
     }
 }
 
-/// Bits of the number that a writer's cells weigh in a version.
+/// Bits of a writer's weight in a version.
 const WEIGHT_MASK: u64 = (1 << 20) - 1;
 
-/// What cells add to the version of their row, as the function `puts` of the tables has it: it rises with every put that moved one, also of a
-/// cell whose seq is 0, and comes to something else for other cells.
+/// Weight of a row's cells in its version, equal to the schema's function `puts`. It rises with
+/// every put that moved a cell, even a cell at seq 0, and differs for other cells.
 pub(crate) fn cells_weight(row: &Snapshot) -> u64 {
     row.cells.iter().fold(0, |sum, (CellId { writer, shard }, row_cell)| {
         let weight = 1 + u64::from(shard.0) + ((writer.node.0 ^ writer.incarnation.0) & WEIGHT_MASK);
@@ -245,7 +246,7 @@ pub(crate) fn cells_weight(row: &Snapshot) -> u64 {
     })
 }
 
-/// What a row has of one put's cell, and nothing else; and when.
+/// Decodes the row's state of one put's cell alone, and the time.
 pub(crate) fn decode_put_row(row: &Row, put: &Put) -> Result<(Snapshot, Millis), CallFailure> {
     let mut known = Snapshot {
         epoch: decode_epoch(column(row, "epoch")?),
@@ -271,7 +272,7 @@ pub(crate) fn decode_put_row(row: &Row, put: &Put) -> Result<(Snapshot, Millis),
     Ok((known.checked()?, Millis(unsigned("the time", column(row, "at")?)?)))
 }
 
-/// Seq, value, total, and whether it is closed.
+/// Seq, value, total, and the closed flag.
 type CellParts = (Option<Number>, Option<Number>, Option<Number>, bool);
 
 fn decode_cell(parts: CellParts) -> Result<Option<RowCell>, CallFailure> {
@@ -305,7 +306,7 @@ fn decode_spent_cell(
     }
 }
 
-/// A stage, and since when.
+/// Encodes a stage, and its start.
 pub(crate) fn encode_stage(stage: WriterStage) -> (&'static str, Option<Number>) {
     match stage {
         WriterStage::Live => ("live", None),
@@ -315,13 +316,12 @@ pub(crate) fn encode_stage(stage: WriterStage) -> (&'static str, Option<Number>)
     }
 }
 
-/// A registration, or none: the registry is empty.
-/// A node without a life, as it is in the table of names.
+/// Encodes a node without an incarnation, for the table of names.
 pub(crate) fn encode_node(node: NodeId) -> Bits {
     Bits::from_halves(node.0, 0)
 }
 
-/// A row of the table of names.
+/// Decodes a row of the table of names.
 pub(crate) fn node_name(row: &Row) -> Result<(NodeId, String), CallFailure> {
     let name: String = column(row, "name")?;
     if name.len() > NODE_NAME_BYTES_MAX {
@@ -350,7 +350,7 @@ pub(crate) fn decode_registration(row: &Row) -> Result<Option<Registration>, Cal
     }))
 }
 
-/// A claim, if there is one.
+/// Decodes a claim, if there is one.
 pub(crate) fn decode_claim(row: &Row, token: &ClaimToken) -> Result<Option<Claim>, CallFailure> {
     let Some(owner) = column::<Option<Bits>>(row, "owner")? else { return Ok(None) };
     let reply = column::<Option<&[u8]>>(row, "reply")?;
@@ -367,7 +367,7 @@ pub(crate) fn decode_claim(row: &Row, token: &ClaimToken) -> Result<Option<Claim
     }))
 }
 
-/// The time, in a column of this name.
+/// Decodes the time from the column `at`.
 pub(crate) fn decode_time(row: &Row) -> Result<Millis, CallFailure> {
     unsigned("the time", column(row, "at")?).map(Millis)
 }
@@ -376,7 +376,7 @@ pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &'static str) -> Re
     row.try_get(name).map_err(|error| DataError::Column { what: name, source: error.into() }.into())
 }
 
-/// The one column of the one row.
+/// Decodes the only column of the only row.
 pub(crate) fn only<T: FromSqlOwned>(rows: &[Row]) -> Result<T, CallFailure> {
     let [row] = rows else { return Err(DataError::Incomplete("an answer").into()) };
     row.try_get(0).map_err(|error| DataError::Column { what: "an answer", source: error.into() }.into())

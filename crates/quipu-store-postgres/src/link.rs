@@ -1,13 +1,14 @@
-//! Connections: made when they are needed, prepared, and given up when something goes wrong on them.
+//! Keeps the connections: opened at the first use, prepared, and dropped after an error.
 //!
-//! In: one statement. Out: its rows, or why there are none.
+//! In: one statement. Out: its rows, or the failure.
 //!
 //! Invariants:
-//! - nothing is sent twice;
-//! - a connection serves one call at a time, and after an error nobody uses it again;
-//! - once one of them has broken, those that lie idle are not trusted either: the next call makes a new one;
-//! - each connection knows the identity of its server's data before anything else is sent on it. A server that restarts, recovers from a crash
-//!   or is replaced breaks its connections, and a standby gets none of ours, so that a change is always met by a new connection.
+//! - no statement is sent twice;
+//! - a connection serves one call at a time, and after an error no call uses it again;
+//! - once a connection has broken, idle ones are dropped too: the next call opens a new one;
+//! - each connection knows its server's data identity before it carries any statement. A server
+//!   that restarts, recovers from a crash or is replaced breaks its connections, and a standby gets
+//!   none. So a new connection always meets a changed server.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -27,8 +28,8 @@ use crate::config::Config;
 use crate::error::{CallFailure, ReplyTimeout};
 use crate::{history, schema};
 
-/// Connections of one node: as many as the engine has threads that wait for a store, and a few for commands of people. A server takes a
-/// hundred by default, from everybody.
+/// Most connections of one node: one for each of the engine's threads that wait for a store, and a
+/// few for commands of people. A server takes a hundred by default, from all clients.
 const CONNECTIONS_MAX: usize = 8;
 
 /// Connections to one server.
@@ -39,18 +40,19 @@ pub(crate) struct Link {
     identities: Arc<Mutex<Identities>>,
 }
 
-/// What is known of the identity of the server's data.
+/// Known identities of the server's data.
 #[derive(Default)]
 struct Identities {
-    /// Of each connection, which is known by its cache of statements: the pool keeps nothing else of ours with it.
+    /// Identity per connection. The cache of statements identifies a connection, since the pool
+    /// keeps nothing else of ours with it.
     of_connections: Vec<(Weak<StatementCache>, Arc<str>)>,
-    /// The one that a server told last.
+    /// The identity that the server gave last.
     newest: Option<Arc<str>>,
-    /// The one that the caller knows, if it has asked.
+    /// The identity from the caller's last history call, if any.
     expected: Option<Arc<str>>,
 }
 
-/// Why there is no connection.
+/// Reason of a failed connection attempt.
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
     #[error("cannot connect to the server")]
@@ -81,7 +83,7 @@ impl From<PoolError> for ConnectError {
 }
 
 impl Link {
-    /// Connects when something is sent.
+    /// Creates a link; it connects at the first send.
     pub(crate) fn new(config: Config) -> Result<Link, OpenError> {
         let Config { prefix, connect_timeout, reply_timeout, tls, driver } = config;
         let manager = manager(driver, tls)?;
@@ -107,7 +109,8 @@ impl Link {
         Ok(Link { pool, prefix, reply_timeout, identities })
     }
 
-    /// The rows that one statement answers, once it is committed: one that reads, or that stays true whatever the server lost.
+    /// Runs one statement and returns its rows once it is committed. The statement reads, or stays
+    /// true regardless of data that the server lost.
     pub(crate) async fn send(
         &self,
         statement: &str,
@@ -116,8 +119,8 @@ impl Link {
         self.send_on(self.connection().await?, statement, parameters).await
     }
 
-    /// The same, of a statement that needs what the server has confirmed before: nothing is sent to one of another history than the caller
-    /// knows.
+    /// As `send`, for a statement that relies on data that the server confirmed before. It sends
+    /// nothing to a server of another history than the caller knows.
     pub(crate) async fn change(
         &self,
         statement: &str,
@@ -134,7 +137,7 @@ impl Link {
         self.send_on(client, statement, parameters).await
     }
 
-    /// Asks the server for the identity of its data.
+    /// Asks the server for its data's identity.
     pub(crate) async fn fetch_history(&self) -> Result<History, CallFailure> {
         let client = self.connection().await?;
         match self.with_timeout(history::ask_identity(&client, &self.prefix)).await {
@@ -151,7 +154,7 @@ impl Link {
         }
     }
 
-    /// From now on, data is changed only on a server of this history.
+    /// From now on, only a server of this history receives statements that change data.
     pub(crate) fn set_history(&self, history: &History) {
         lock(&self.identities).expected = history.0.get(history::SERVER).map(|identity| identity.as_str().into());
     }
@@ -175,7 +178,7 @@ impl Link {
         };
         let answer = self.with_timeout(client.query(&prepared, parameters)).await;
         match &answer {
-            // Rolled back, and the connection is as it was.
+            // Rolled back; the connection stays usable.
             Err(failure) if failure.is_of_row() => {}
             Err(failure) => self.drop_connection(client, failure),
             Ok(_) => {}
@@ -193,7 +196,8 @@ impl Link {
         }
     }
 
-    /// A statement may still be running there, or its tables are not what they were when it was prepared.
+    /// Drops a connection: its statement may still run, or its tables have changed since it was
+    /// prepared.
     fn drop_connection(&self, client: Object, failure: &CallFailure) {
         drop(Object::take(client));
         if matches!(failure, CallFailure::Open(_)) {
@@ -211,7 +215,8 @@ impl Identities {
         self.newest = Some(identity);
     }
 
-    /// Whether a connection is to the server that the caller knows, and whether it is to the one that was met last.
+    /// Returns two flags: the connection has the expected identity; the connection has the newest
+    /// identity.
     fn check_connection(&self, client: &ClientWrapper) -> (bool, bool) {
         let cache = Arc::downgrade(&client.statement_cache);
         let mut connections = self.of_connections.iter();
@@ -221,7 +226,7 @@ impl Identities {
 }
 
 fn lock(identities: &Mutex<Identities>) -> MutexGuard<'_, Identities> {
-    // Each change is one assignment, or may be made twice.
+    // Each change is one assignment, or is idempotent.
     identities.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,25 +1,25 @@
-//! Whole numbers as `numeric`, and 128 bits as `uuid`: exact, in the server's binary forms.
+//! Converts whole numbers to `numeric`, and 128 bits to `uuid`, in the server's binary forms.
 //!
 //! A numeric on the wire, all big-endian:
 //!
 //! ```text
-//! i16 digits   how many follow
-//! i16 weight   the first digit stands for itself × 10000^weight
+//! i16 digits   number of digits that follow
+//! i16 weight   value of the first digit: digit × 10000^weight
 //! u16 sign     0 positive, 0x4000 negative, anything else no number
-//! u16 scale    how many decimals are shown: 0 of ours
+//! u16 scale    number of shown decimals: 0 here
 //! i16 …        digits to the base of 10000, most significant first, without zeros at either end
 //! ```
 //!
 //! Invariants:
-//! - every i128 and every u64 survives the way there and back;
-//! - what is not a whole number of that range is an error, never rounded.
+//! - every i128 and every u64 survives the conversion both ways;
+//! - a value that is no whole number of that range is an error, never rounded.
 
 use std::error::Error;
 
 use bytes::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// One digit on the wire.
+/// Base of one digit on the wire.
 const BASE: u128 = 10_000;
 
 /// Digits of the widest i128: 39 decimals.
@@ -42,7 +42,7 @@ impl From<u64> for Number {
     }
 }
 
-/// What stands in a column is not what we write there.
+/// A column's value that this crate never writes.
 #[derive(Debug, thiserror::Error)]
 #[error("not a whole number of the range")]
 pub(crate) struct NotWhole;
@@ -94,7 +94,8 @@ impl FromSql<'_> for Number {
             if digit_count <= 0 {
                 return Err(NotWhole.into());
             }
-            // Summed below zero, where there is room for one more than above it.
+            // Summed as a negative number: the range below zero holds one value more than the range
+            // above.
             value = value.checked_mul(BASE as i128).and_then(|value| value.checked_sub(digit)).ok_or(NotWhole)?;
             digit_count -= 1;
         }

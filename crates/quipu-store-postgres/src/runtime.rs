@@ -1,7 +1,7 @@
-//! The thread on which the driver runs: those who wait for a store are not on tokio's.
+//! Runs the driver on its own thread: threads that wait for a store are not tokio's.
 //!
 //! Invariants:
-//! - what is run goes on when whoever asked no longer waits: a call of unknown outcome ends by itself, at its time-out;
+//! - a call runs to its end even if the caller stops waiting: at the latest its timeout ends it;
 //! - the thread ends with the store.
 
 use std::future::Future;
@@ -25,12 +25,12 @@ impl Runtime {
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("quipu-postgres".to_owned()).spawn(move || {
-            let _ = runtime.block_on(stopped); // whether told to, or forgotten
+            let _ = runtime.block_on(stopped); // signalled, or the sender was dropped
         })?;
         Ok(Runtime { handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Runs a call there; waited for from anywhere.
+    /// Runs a call on the driver's thread; the caller may await it anywhere.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, CallFailure>> + Send + 'static,

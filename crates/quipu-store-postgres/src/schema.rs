@@ -1,14 +1,15 @@
-//! The tables: made, brought up to this program's version, or refused.
+//! Creates the tables, upgrades them to this program's version, or refuses them.
 //!
-//! In: a new connection. Out: one that finds the tables it knows.
+//! In: a new connection. Out: a connection that finds tables of its version.
 //!
 //! Invariants:
-//! - steps are only ever added: what a version looks like does not change once it was released;
-//! - a step and the number it leads to are one transaction, and one connection at a time takes it;
-//! - tables of a newer version are left alone: what an older program wrote into them might mean something else.
+//! - steps are only ever added: the tables of a released version do not change;
+//! - a step and its version number are one transaction, and one connection at a time runs it;
+//! - tables of a newer version stay untouched: they may give another meaning to an older program's
+//!   writes.
 //!
-//! Programs of an older version that have connections go on with them while the tables are brought up, so a step keeps what these use;
-//! they get no new ones.
+//! Connections of older programs continue during an upgrade, so a step keeps everything that they
+//! use. They get no new connections.
 
 use std::time::Duration;
 
@@ -16,26 +17,28 @@ use deadpool_postgres::HookError;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-/// What leads from one version to the next: the first makes version 1 of nothing.
+/// Upgrades from one version to the next; the first creates version 1 from nothing.
 const STEPS: &[&str] = &[include_str!("sql/tables.sql"), include_str!("sql/bodies.sql"), include_str!("sql/lives.sql")];
 
-/// What is replaced whenever a step was taken. A function or view that returns something else than before has to be dropped by that step first.
+/// Functions and views, replaced after every step. A step drops those that now return another type
+/// first.
 const CODE: &str = include_str!("sql/code.sql");
 
-/// The table of names is no step: a step would lock older programs out. New tables have it from the start; to older ones the first
-/// node that has a name adds it.
+/// The table of names is no step: a step would lock older programs out. New tables include it; to
+/// older ones the first node with a name adds it.
 pub(crate) const NAMES: &str = include_str!("sql/names.sql");
 
-/// Before it is known which steps lack: one at a time takes them.
+/// Serialises upgrades before the missing steps are known.
 const BEGIN: &str = "SELECT pg_advisory_xact_lock(hashtextextended('{p}_schema ' || current_schema(), 0)); \
                      CREATE TABLE IF NOT EXISTS \"{p}_schema\" (version integer NOT NULL); \
                      INSERT INTO \"{p}_schema\" SELECT 0 WHERE NOT EXISTS (SELECT FROM \"{p}_schema\");";
 
-/// How long bringing up large tables may take: so many times what any other reply may, up to this.
+/// Time limit of an upgrade, for large tables: this multiple of the reply timeout, up to the
+/// maximum.
 const STEPS_REPLIES: u32 = 20;
 const STEPS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Why a connection is not used.
+/// Reason why a connection is not used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SchemaError {
     #[error(
@@ -59,12 +62,12 @@ impl From<SchemaError> for HookError {
     }
 }
 
-/// A text with the names of this prefix in it.
+/// Replaces `{p}` in a text by the prefix.
 pub(crate) fn with_prefix(text: &str, prefix: &str) -> String {
     text.replace("{p}", prefix)
 }
 
-/// Makes a new connection one that can be used.
+/// Prepares a new connection for use.
 pub(crate) async fn prepare(
     client: &Client,
     prefix: &str,
@@ -81,9 +84,9 @@ pub(crate) async fn prepare(
     upgrade_tables(client, prefix, STEPS, reply_timeout).await
 }
 
-/// What every connection of ours is set to, whatever the server's or the user's defaults are.
+/// Settings of every connection, regardless of the defaults of the server or the user.
 fn session_settings(reply_timeout: Duration) -> String {
-    // Before we give up, so that most of what we give up on is known not to have been applied.
+    // Shorter than the reply timeout, so that most calls given up are known not to be applied.
     let statement_timeout = (reply_timeout * 3 / 4).as_millis().max(1);
     format!(
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
@@ -102,7 +105,7 @@ fn session_settings(reply_timeout: Duration) -> String {
     )
 }
 
-/// The version of the tables, or none if there are none.
+/// Returns the version of the tables; none if there are none.
 async fn read_version(client: &Client, prefix: &str) -> Result<Option<i32>, SchemaError> {
     match client.query(&with_prefix("SELECT version FROM \"{p}_schema\"", prefix), &[]).await {
         Ok(rows) => match &rows[..] {
@@ -114,7 +117,7 @@ async fn read_version(client: &Client, prefix: &str) -> Result<Option<i32>, Sche
     }
 }
 
-/// Whether it is this program's own version, and not an older one.
+/// Returns true for this program's version and false for an older one; a newer one is an error.
 fn is_known(found: Option<i32>, known: usize, prefix: &str) -> Result<bool, SchemaError> {
     match found.map(usize::try_from) {
         None => Ok(false),
@@ -123,8 +126,9 @@ fn is_known(found: Option<i32>, known: usize, prefix: &str) -> Result<bool, Sche
     }
 }
 
-/// Takes the steps that lack, in one transaction, unless somebody else has meanwhile. In few requests, of which only the one that takes them may take its time: whoever is not heard of in between is gone, here as there,
-/// and must not keep others from making the tables.
+/// Runs the missing steps in one transaction, unless another connection has done so meanwhile. It
+/// needs few requests, and only the one with the steps may take long. A client that vanishes
+/// between requests is disconnected, so it does not stop others from creating the tables.
 async fn upgrade_tables(
     client: &Client,
     prefix: &str,

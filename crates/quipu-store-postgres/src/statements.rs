@@ -1,6 +1,6 @@
-//! The statements: everything that must be one step at the server, each one transaction.
+//! Builds the SQL statements: every atomic step at the server, each one transaction.
 //!
-//! What is more than one look-up is a function of the tables' own (`sql/code.sql`).
+//! A step of more than one lookup is a function in the schema (`sql/code.sql`).
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ use quipu_model::shared::snapshot::SWAP_IDS_MAX;
 
 use crate::schema::{self, with_prefix};
 
-/// The statements, with the names of one prefix in them.
+/// The statements, with one prefix filled in.
 pub(crate) struct Statements {
     pub(crate) put: String,
     pub(crate) put_body: String,
@@ -39,10 +39,10 @@ pub(crate) struct Statements {
     pub(crate) clock: String,
 }
 
-/// Most cells, bodies or pages of one counter: 64 of the largest bodies. What tables hold beyond that stays at the server.
+/// Most cells, bodies or pages of one counter: 64 of the largest bodies. More rows are not fetched.
 pub(crate) const PARTS_MAX: usize = 1 << 20;
 
-/// Most of each part that is fetched: one more than may be there tells whether there is more.
+/// Fills in the fetch limits: one more than the bound shows an excess.
 fn bounded(text: &str) -> String {
     text.replace("{parts}", &(PARTS_MAX + 1).to_string())
         .replace("{swaps}", &(SWAP_IDS_MAX + 1).to_string())
@@ -52,7 +52,7 @@ fn bounded(text: &str) -> String {
         .replace("{name}", &(NODE_NAME_BYTES_MAX + 1).to_string())
 }
 
-/// One statement, so one snapshot: the row and its cells as of one moment, and the time after that.
+/// One statement, so one snapshot of the row and its cells; the time is taken after it.
 const READ: &str = r#"
 SELECT c.born_at, c.swaps, c.puts, c.epoch, c.base, c.expires_at, c.gone_at, c.last[1:{swaps}] AS last, x.*, "{p}_now"() AS at
   FROM (SELECT) AS one
@@ -64,7 +64,7 @@ SELECT c.born_at, c.swaps, c.puts, c.epoch, c.base, c.expires_at, c.gone_at, c.l
            array_agg(spent_closed) AS spent_closed, array_agg(spent_expired) AS spent_expired, array_agg(spent_at) AS spent_at
       FROM (SELECT * FROM "{p}_cells" WHERE counter = c.id LIMIT {parts}) AS bounded) x ON true"#;
 
-/// Behind [`READ`]: the bodies beside the row, of the same snapshot.
+/// Appended to [`READ`]: the bodies beside the row, in the same snapshot.
 const BODIES: &str = r#"
   LEFT JOIN LATERAL (
     SELECT array_agg(writer) AS body_writers, array_agg(kind) AS body_kinds, array_agg(key) AS body_keys, array_agg(length) AS body_lengths
@@ -74,13 +74,13 @@ const BODIES: &str = r#"
            array_agg(substr(bytes, 1, {page})) AS page_bytes
       FROM (SELECT * FROM "{p}_pages" WHERE counter = c.id LIMIT {parts}) AS bounded) z ON true"#;
 
-/// Rows that somebody else's transaction keeps from being put into.
+/// Rows that another session's transaction has locked against puts.
 const LOCKED: &str = r#"
 WITH free AS MATERIALIZED (SELECT name FROM "{p}_counters" WHERE name = ANY ($1) FOR KEY SHARE SKIP LOCKED)
 SELECT c.name FROM "{p}_counters" c WHERE c.name = ANY ($1) AND NOT EXISTS (SELECT FROM free WHERE free.name = c.name)"#;
 
-/// Puts claims back that are not there, and the reply into open ones of the same node, which is the first half of an owner. Answers the
-/// tokens of these; of the others the model judges what is there.
+/// Inserts absent claims, and the reply into open ones of the same node (the first half of an
+/// owner). Returns the tokens of these; the model judges the others.
 const RESTORE_CLAIMS: &str = r#"
 WITH clock AS MATERIALIZED (SELECT "{p}_now"() AS at)
 INSERT INTO "{p}_claims" AS c (token, owner, attempt, payload, forget_at, reply)
@@ -98,19 +98,20 @@ SELECT a.token, a.owner, a.attempt, a.payload, a.forget_at, a.reply
     OR (c.reply IS NULL AND c.payload = excluded.payload AND left(c.owner::text, 18) = left(excluded.owner::text, 18))
 RETURNING c.token"#;
 
-/// Claims as they are, and the time.
+/// Claims as stored, and the time.
 const READ_CLAIMS: &str = r#"
 SELECT a.token, c.owner, c.attempt, c.payload, c.forget_at, substr(c.reply, 1, {reply}) AS reply, "{p}_now"() AS at
   FROM unnest($1::bytea[]) AS a (token) LEFT JOIN "{p}_claims" c ON c.token = a.token"#;
 
-/// What a row is swapped by.
+/// Number of parameters of a swap.
 const SWAP_PARAMETERS: usize = 26;
 
-/// The row, and if that was swapped, the bodies: each function sees what the one before it has done, and holds the row's lock.
+/// Swaps the row and, if that succeeded, the bodies. Each function sees the changes of the one
+/// before it and holds the row's lock.
 const SWAP_BODIES: &str =
     r#"SELECT CASE WHEN "{p}_swap"({row}) THEN "{p}_replace_bodies"($1, {bodies}) ELSE false END"#;
 
-/// Places of parameters, in a list.
+/// Lists parameter marks: `$1, $2, …`.
 fn marks(numbers: RangeInclusive<usize>) -> String {
     numbers.map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
 }

@@ -1,13 +1,15 @@
-//! The port, on PostgreSQL.
+//! Implements the store port with one statement per call.
 //!
-//! In: calls of the port. Out: what the statements answer, and where they only hand back what they have, what the model says of it.
+//! In: calls of the port. Out: the statements' verdicts, or the model's verdict on the row that a
+//! statement returned.
 //!
 //! Invariants:
-//! - each call is one statement, and so one transaction; only a row that is due is read twice, a put that fails for one row is divided, and
-//!   claims that are put back are looked at in a second statement;
-//! - a verdict is the statement's only if it is `Newest`, `Claimed` or `Restored`; every other one is the model's, on what the statement saw, at
-//!   the time it saw it;
-//! - what one row holds, or who has locked it, stops no call on another.
+//! - each call is one statement, and so one transaction, with three exceptions. A row that is due
+//!   to expire is read twice; a put that fails for one row is split; restored claims are read in a
+//!   second statement;
+//! - a statement gives only the verdicts `Newest`, `Claimed` and `Restored`. The model gives every
+//!   other one, from the row and the time that the statement read;
+//! - damaged data in one row, or a lock on it, stops no call on another.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -36,13 +38,13 @@ use crate::number::{Bits, Number};
 use crate::runtime::Runtime;
 use crate::statements::Statements;
 
-/// How many claims whose windows are over a new one removes: more than one, so that they become fewer.
+/// Claims with an ended window that a new claim removes: more than one, so that their number falls.
 const CLAIMS_REMOVED_MAX: i32 = 4;
 
-/// Most statements of one put: as many as find three rows that fail among the most puts of a call.
+/// Most statements of one put: they find three failing rows among the most puts of a call.
 const PUT_STATEMENTS_MAX: usize = 64;
 
-/// How often claims are put back that were there, and are not any more when they are looked at.
+/// Rounds of restoring claims that vanish between the statement and the read.
 const RESTORE_ROUNDS_MAX: usize = 4;
 
 /// A store on PostgreSQL.
@@ -52,13 +54,13 @@ pub struct PostgresStore {
     runtime: Runtime,
 }
 
-/// Whether a URL is one of ours.
+/// Checks that a URL is a valid store URL of this crate.
 pub fn check(url: &str) -> Result<(), ConfigError> {
     Config::new(url, Options::default()).map(drop)
 }
 
-/// Opens a store. Nothing is connected yet: a server that is down is no reason not to start. The first connection makes the tables, or brings
-/// them up.
+/// Opens a store without connecting: a node starts even if the server is down. The first connection
+/// creates or upgrades the tables.
 pub fn open(url: &str, options: Options) -> Result<PostgresStore, OpenError> {
     let config = Config::new(url, options)?;
     let statements = Arc::new(Statements::new(&config.prefix));
@@ -77,7 +79,7 @@ impl PostgresStore {
         Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.into_store_error(call)) })
     }
 
-    /// The same, of a call on one counter: an error of its data names it.
+    /// As `call`, for one counter: an error of its data names it.
     fn call_on<'a, T: Send + 'static, F: Future<Output = Result<T, CallFailure>> + Send + 'static>(
         &'a self,
         call: StoreCall,
@@ -90,7 +92,7 @@ impl PostgresStore {
         })
     }
 
-    /// Swaps a row, perhaps together with bodies beside it.
+    /// Swaps a row, optionally together with bodies beside it.
     fn swap_as<'a>(
         &'a self,
         call: StoreCall,
@@ -178,7 +180,8 @@ impl Store for PostgresStore {
             if !seen.snapshot.is_due(seen.at) {
                 return Ok(seen);
             }
-            // A put may have been judged before the row's time was over, and not be in yet. After this, none is.
+            // A put judged before the expiry may not be committed yet. After this wait, every such
+            // put is.
             link.send(&statements.wait, &[&name]).await?;
             read().await
         })
@@ -188,7 +191,7 @@ impl Store for PostgresStore {
         let (name, numbers): (Vec<u8>, Vec<i32>) =
             (name.bytes().to_vec(), wanted.pages.iter().map(|(page, _)| *page as i32).collect());
         let contents: Vec<Vec<u8>> = wanted.pages.iter().map(|(_, bytes)| body::trim_zeros(bytes).to_vec()).collect();
-        // The judge has no use for the pages.
+        // The verdict does not need the pages.
         let wanted = BodyPut { pages: Vec::new(), ..*wanted };
         self.call_on(StoreCall::PutBody, name, move |name, link, statements| async move {
             let Put { cell, epoch, seq, value, total } = wanted.put;
@@ -223,7 +226,7 @@ impl Store for PostgresStore {
             let (known, at) = layout::decode_put_row(row, &wanted.put)?;
             let is_in = known.cells.get(&cell).is_some_and(|row_cell| row_cell.seq == wanted.put.seq);
             match body::judge(&known, &wanted, at) {
-                // It was not put now, so it was before, or nothing may say so.
+                // The statement did not put it now. `Newest` is true only if an earlier call did.
                 BodyVerdict::Cell(Verdict::Newest) if !is_in => Err(DataError::VerdictMismatch.into()),
                 verdict => Ok(verdict),
             }
@@ -276,7 +279,7 @@ impl Store for PostgresStore {
             check_bound(StoreCall::Scan, names_max, SCAN_NAMES_MAX)?;
             let (names_max, from) = (names_max.max(1), from.map(|Cursor(last)| last.to_vec()));
             self.call(StoreCall::Scan, |link, statements| async move {
-                // One more than is asked for tells whether there is more.
+                // One name more than requested shows if there is a next page.
                 let most = i64::try_from(names_max + 1).unwrap_or(i64::MAX);
                 let rows = match &from {
                     Some(from) => link.send(&statements.scan_on, &[&most, from]).await?,
@@ -287,7 +290,7 @@ impl Store for PostgresStore {
                 let more = names.len() > names_max;
                 names.truncate(names_max);
                 let next = names.last().filter(|_| more).map(|last| Cursor(last.clone()));
-                // What cannot be a counter's is somebody else's.
+                // A name that is no valid counter name belongs to another program.
                 names.retain(|name| Name::new(name).is_ok());
                 Ok(ScanPage { names, next })
             })
@@ -312,7 +315,7 @@ impl Store for PostgresStore {
             let is_own =
                 known.as_ref().is_some_and(|known| (known.owner, known.attempt) == (wanted.owner, wanted.attempt));
             match claim::claim(&mut known, &wanted, layout::decode_time(row)?) {
-                // The statement has not recorded it.
+                // The statement did not record the claim.
                 ClaimVerdict::Claimed if !is_own => Err(DataError::VerdictMismatch.into()),
                 verdict => Ok(verdict),
             }
@@ -356,7 +359,7 @@ impl Store for PostgresStore {
     fn history(&self) -> StoreFuture<'_, History> {
         Box::pin(async move {
             let history = self.call(StoreCall::History, |link, _| async move { link.fetch_history().await }).await?;
-            // Not before: a caller that no longer waits does not know it.
+            // Set only here: a caller that cancelled the call does not know this history.
             self.link.set_history(&history);
             Ok(history)
         })
@@ -442,7 +445,7 @@ impl Store for PostgresStore {
     }
 }
 
-/// A put under way, and what is known of its outcome.
+/// A put call under way, with its results so far.
 struct PutProgress {
     puts: Vec<(Box<[u8]>, Put)>,
     results: Vec<Option<PutResult>>,
@@ -456,7 +459,8 @@ impl PutProgress {
         PutProgress { puts, results, statements_left: PUT_STATEMENTS_MAX, has_checked_locks: false }
     }
 
-    /// A result per put, in the order of the call; an error if none has a verdict, and the reason is not the data of a row.
+    /// Returns a result per put, in the order of the call; an error if no put has a verdict and no
+    /// row's data is the cause.
     async fn put(mut self, link: Arc<Link>, statements: Arc<Statements>) -> Result<Vec<PutResult>, CallFailure> {
         let mut parts: Vec<Vec<usize>> = vec![(0..self.puts.len()).collect()];
         let mut is_answered = false;
@@ -475,7 +479,7 @@ impl PutProgress {
                 }
                 Err(failure) => failure,
             };
-            // A part that is left needs a statement, too.
+            // Each remaining part needs a statement too.
             let may_go_on = self.statements_left > parts.len() + 2;
             match failure {
                 failure if failure.is_of_row() => {
@@ -509,7 +513,7 @@ impl PutProgress {
         Ok(self.results.into_iter().map(|result| result.unwrap_or_else(unsent)).collect())
     }
 
-    /// The puts of each half of the counters; none if there is only one counter.
+    /// Splits the puts into two halves by counter; none if there is only one counter.
     fn halves(&self, part: &[usize]) -> Option<[Vec<usize>; 2]> {
         let names: BTreeSet<&[u8]> = part.iter().map(|&at| &*self.puts[at].0).collect();
         let middle = *names.iter().nth(names.len() / 2).filter(|_| names.len() > 1)?;
@@ -518,7 +522,7 @@ impl PutProgress {
         Some([first, second])
     }
 
-    /// Puts into rows that somebody else has locked, and the others.
+    /// Partitions the puts into those on rows that another session has locked, and the others.
     async fn partition_locked(
         &self,
         part: &[usize],
@@ -539,7 +543,8 @@ impl PutProgress {
         }
     }
 
-    /// `Newest` of all that the statement said nothing of; the model's verdict on what it said of the others.
+    /// Records `Newest` for every put that the statement did not return, and the model's verdict on
+    /// the rest.
     fn record_verdicts(&mut self, rows: &[Row], puts: &[(usize, Put)]) -> Result<(), CallFailure> {
         for (at, _) in puts {
             self.results[*at] = Some(Ok(Verdict::Newest));
@@ -550,7 +555,7 @@ impl PutProgress {
             let (at, put) =
                 number.and_then(|number| puts.get(number)).ok_or(DataError::Incomplete("the number of a put"))?;
             let verdict = layout::decode_put_row(row, put).and_then(|(known, time)| match judge(&known, put, time) {
-                // It was not put, so nothing may say so.
+                // The statement did not put it, so `Newest` would be false.
                 Verdict::Newest => Err(DataError::VerdictMismatch.into()),
                 verdict => Ok(verdict),
             });
@@ -561,17 +566,17 @@ impl PutProgress {
     }
 }
 
-/// One put of many cells, as arrays: names once each, and cells in the order in which every batch takes its locks.
+/// One put of many cells, as arrays: each name once, and cells in the lock order of all batches.
 struct PutBatch<'p> {
     names: Vec<&'p [u8]>,
     first_epochs: Vec<Bits>, // the epoch of the first put of each name
     counts: Vec<i32>,        // puts of each round
     name_numbers: Vec<i32>,  // the number of each put's name
-    puts: Vec<(usize, Put)>, // where in the call each stands
+    puts: Vec<(usize, Put)>, // with each put's index in the call
 }
 
 impl<'p> PutBatch<'p> {
-    /// These of the puts of a call.
+    /// Builds a batch from the puts of a call at these indices.
     fn from_puts(wanted: &'p [(Box<[u8]>, Put)], part: &[usize]) -> PutBatch<'p> {
         let mut first_epochs: BTreeMap<&[u8], Epoch> = BTreeMap::new();
         for &index in part {
@@ -619,7 +624,7 @@ impl<'p> PutBatch<'p> {
     }
 }
 
-/// Puts claims back: those that are not there by one statement; what there is of the others is read, and judged by the model.
+/// Restores claims: one statement inserts the absent ones; the model judges the others from a read.
 async fn restore_claims(
     claims: Vec<Claim>,
     link: Arc<Link>,
@@ -627,7 +632,7 @@ async fn restore_claims(
 ) -> Result<Vec<RestoreVerdict>, CallFailure> {
     let mut verdicts: Vec<Option<RestoreVerdict>> = vec![None; claims.len()];
     for _ in 0..RESTORE_ROUNDS_MAX {
-        // A statement puts a token once.
+        // One statement inserts each token at most once.
         let mut wanted: BTreeMap<&[u8], usize> = BTreeMap::new();
         for (at, claim) in claims.iter().enumerate().filter(|(at, _)| verdicts[*at].is_none()) {
             wanted.entry(claim.token.bytes()).or_insert(at);
@@ -655,11 +660,12 @@ async fn restore_claims(
             let row = there.get(claim.token.bytes()).ok_or(DataError::Incomplete("an answer"))?;
             verdicts[at] = match layout::decode_claim(row, &claim.token) {
                 Ok(mut known) => match claim::restore(&mut known, claim, layout::decode_time(row)?) {
-                    // It is the statement that restores: the next one.
+                    // Only the statement restores: retry in the next round.
                     RestoreVerdict::Restored => None,
                     verdict => Some(verdict),
                 },
-                // Nobody can claim that token, and it must not keep the others from being put back.
+                // That token cannot be claimed, and must not stop the other claims from being
+                // restored.
                 Err(CallFailure::RowDamaged(_)) => Some(RestoreVerdict::Conflict),
                 Err(failure) => return Err(failure),
             };
@@ -668,7 +674,7 @@ async fn restore_claims(
     verdicts.into_iter().map(|verdict| verdict.ok_or(DataError::VerdictMismatch.into())).collect()
 }
 
-/// Whether the table of names is there: a store of older programs has none.
+/// Returns true if the table of names exists: a store of older programs has none.
 async fn has_names(link: &Link, statements: &Statements) -> Result<bool, CallFailure> {
     let rows = link.send(&statements.has_names, &[]).await?;
     Ok(rows.first().is_some_and(|row| row.try_get("there").unwrap_or(false)))

@@ -1,4 +1,4 @@
-//! Puts of as many cells as one call takes, to a real server and to a Cluster of six, both on this machine.
+//! Measures the largest put call on a real server and on a Cluster of six, both on this machine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! From a URL to checked options.
+//! Parses a store URL into checked options.
 //!
 //! ```text
 //! redis://[user[:password]@]host[:port][/db][?prefix=name]
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Invariants:
-//! - a prefix is of letters, digits, `_`, `-` and `.`: it begins no other prefix's keys, and is no hash tag, which would put all
-//!   counters of a Cluster into one slot;
-//! - a password is in no `Debug` and in no error.
+//! - a prefix consists of letters, digits, `_`, `-` and `.`. So it is no beginning of another
+//!   prefix's keys, and no hash tag, which would put all counters of a Cluster into one slot;
+//! - no `Debug` output and no error contains the password.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,50 +18,51 @@ use std::time::Duration;
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-/// Longest prefix: every key has it.
+/// Longest prefix; every key starts with it.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
-/// The prefix if none is given.
+/// Default prefix.
 const PREFIX: &str = "quipu";
 
-/// What a URL does not say.
+/// Options that the URL does not carry.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What every key begins with, so that several deployments can share a server. `?prefix=` in the URL comes first.
+    /// Prefix of every key; lets several deployments share a server. `?prefix=` in the URL
+    /// overrides it.
     pub prefix: String,
-    /// How long to wait for a connection.
+    /// Connect timeout.
     pub connect_timeout: Duration,
-    /// How long to wait for a reply, after which the outcome of a call is unknown.
+    /// Reply timeout; after it the call's outcome is unknown.
     pub reply_timeout: Duration,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        // A server that takes longer to answer than this is one that hangs; the engine asks again anyway.
+        // A server slower than this hangs; the engine retries anyway.
         let (connect_timeout, reply_timeout) = (Duration::from_secs(2), Duration::from_secs(5));
         Options { prefix: PREFIX.to_owned(), connect_timeout, reply_timeout }
     }
 }
 
-/// Why a URL is none of ours. Says nothing of what stands before the `@`.
+/// Error of parsing a store URL. Never contains the part before the `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Another scheme.
+    /// Unknown scheme.
     #[error("not a redis://, rediss://, redis-cluster:// or rediss-cluster:// URL")]
     Scheme,
-    /// TLS in a build without it.
+    /// TLS URL in a build without TLS.
     #[error("this build has no TLS for Redis: build with the feature `redis-tls` (of quipu-store-redis: `tls`)")]
     NoTls,
-    /// Something else about it.
+    /// Another invalid part.
     #[error("the URL of the store cannot be used: {0}")]
     Url(&'static str),
-    /// A prefix that may not be one.
+    /// Invalid prefix.
     #[error("a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits, `_`, `-` or `.`")]
     Prefix,
 }
 
-/// Where a server is.
+/// Host and port of a server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Address {
     pub(crate) host: String,
@@ -75,7 +76,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// `host:port`, as a redirection names it; without a host, that of whoever said so.
+    /// Parses `host:port` of a redirection; an empty host means `origin`, the redirecting server.
     pub(crate) fn parse(text: &str, origin: &str) -> Option<Address> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -83,14 +84,14 @@ impl Address {
     }
 }
 
-/// How to reach the store.
+/// Checked connection settings.
 pub(crate) struct Config {
     pub(crate) seeds: Vec<Address>, // never empty; one, unless it is a Cluster
     pub(crate) cluster: bool,
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
-    info: ConnectionInfo, // with the password, for whichever address
+    info: ConnectionInfo, // with the password; its address is replaced per server
 }
 
 impl fmt::Debug for Config {
@@ -145,7 +146,7 @@ impl Config {
         Ok(Config { seeds, cluster, prefix, connect_timeout, reply_timeout, info })
     }
 
-    /// How to connect to this one.
+    /// Connection settings for one server.
     pub(crate) fn connection(&self, address: &Address) -> ConnectionInfo {
         let Address { host, port } = address.clone();
         let endpoint = match self.info.addr() {
@@ -154,7 +155,8 @@ impl Config {
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        // Several calls share a connection: a small one must not wait until the one before it is acknowledged.
+        // Calls share a connection: without `TCP_NODELAY` a small one waits for the previous
+        // acknowledgement.
         self.info.clone().set_addr(endpoint).set_tcp_settings(TcpSettings::default().set_nodelay(true))
     }
 }

@@ -1,24 +1,24 @@
-//! What went wrong, and whether the call may have been carried out.
+//! Maps driver and server errors to call outcomes: not applied, or unknown.
 //!
-//! | what the driver or the server says | meaning |
+//! | error of the driver or the server | outcome |
 //! |---|---|
-//! | no connection: refused, unreachable, no such host, time-out, wrong password, TLS, scripts not loaded | `NotApplied`: nothing was sent |
-//! | the connection broke, or no reply came in time, after the request was handed to the driver | `Unknown` |
+//! | no connection: refused, timeout, no such host, password, TLS, scripts not loaded | `NotApplied`: not sent |
+//! | connection broken, or reply timeout, after the driver took the request | `Unknown` |
 //! | `NOSCRIPT`, after the scripts were loaded again | `NotApplied`: it was not run |
-//! | `MOVED`, `ASK` to the last of several redirections; `CLUSTERDOWN`, `TRYAGAIN`, `CROSSSLOT` | `NotApplied`: refused before it ran |
+//! | last `MOVED` or `ASK` of several; `CLUSTERDOWN`, `TRYAGAIN`, `CROSSSLOT` | `NotApplied`: refused before it ran |
 //! | `LOADING`, `MASTERDOWN`, `BUSY`, `NOAUTH` | `NotApplied`: refused before it ran |
-//! | `READONLY`, `OOM`, `MISCONF`, `NOREPLICAS` | `NotApplied`: a script is refused at its first write, and not after it |
+//! | `READONLY`, `OOM`, `MISCONF`, `NOREPLICAS` | `NotApplied`: a script is refused only at its first write |
 //! | `WRONGTYPE` | `NotApplied`, for this key alone: the first command of each script reads the key |
-//! | `ERR` | `Unknown`, for this key alone: a script failed on what the key holds |
+//! | `ERR` | `Unknown`, for this key alone: a script failed on the key's data |
 //! | every other error (`NOPERM` …) | `Unknown` |
 //! | a row or a reply that cannot be decoded | `Unknown`, for this key alone; the error names the key and the field |
-//! | a server with another identity than in the last history | `HistoryChanged`: nothing was sent |
+//! | the server's identity differs from the last history | `HistoryChanged`: nothing was sent |
 //! | a call past its bound | `NotApplied` |
 //!
-//! `NOPERM` may come from the second write of a script, and is not in the list for that reason.
+//! `NOPERM` is not in the list because it may come from the second write of a script.
 //!
-//! A put of several counters has a result per put. The whole call fails only if every script failed for one and the same reason that is
-//! not the data of a key.
+//! A put of several counters has a result per put. The whole call fails only if every script failed
+//! for the same reason, and this reason is not a key's data.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -44,16 +44,16 @@ const REFUSALS: [&str; 14] = [
     "TRYAGAIN",
 ];
 
-/// The code for a key that holds something else.
+/// Error code of a key of another type.
 const WRONG_TYPE: &str = "WRONGTYPE";
 
-/// The code of a script that failed on what its key holds.
+/// Error code of a script that failed on its key's data.
 const SCRIPT_FAILED: &str = "ERR";
 
-/// A cause, for as many calls as it has stopped.
+/// A cause, shared by all calls that failed for it.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
 
-/// Why there is no answer.
+/// Reason why a call has no answer.
 #[derive(Debug, Clone)]
 pub(crate) enum CallFailure {
     /// Certainly not applied.
@@ -64,24 +64,24 @@ pub(crate) enum CallFailure {
     WrongType(Cause),
     /// May have been applied: the script failed on this key.
     ScriptFailed(Cause),
-    /// May have been applied: the key holds what cannot be decoded.
+    /// May have been applied: the key holds undecodable data.
     Damaged(Cause),
     /// Certainly not applied: nothing was sent to a server of unknown history.
     HistoryChanged,
 }
 
 impl CallFailure {
-    /// Nothing was sent.
+    /// Failure of a call that was not sent.
     pub(crate) fn unsent(source: impl Into<BoxError>) -> CallFailure {
         CallFailure::Refused(source.into().into())
     }
 
-    /// Sent, and not answered.
+    /// Failure of a call that was sent and not answered.
     pub(crate) fn lost(source: impl Into<BoxError>) -> CallFailure {
         CallFailure::Open(source.into().into())
     }
 
-    /// What the server answered instead.
+    /// Failure from an error reply of the server.
     pub(crate) fn from_server_error(error: ServerError) -> CallFailure {
         match error.code() {
             WRONG_TYPE => CallFailure::WrongType(Arc::new(error)),
@@ -91,7 +91,7 @@ impl CallFailure {
         }
     }
 
-    /// Of a call that was not sent because another one failed.
+    /// Failure of a call that was not sent because another call failed.
     pub(crate) fn into_unsent(self) -> CallFailure {
         match self {
             CallFailure::Refused(cause)
@@ -103,7 +103,7 @@ impl CallFailure {
         }
     }
 
-    /// Names the key, if its data is the reason.
+    /// Adds the key's name if its data is the cause.
     pub(crate) fn with_key(self, key: &[u8]) -> CallFailure {
         let name = |source| -> Cause { Arc::new(KeyError { key: key.escape_ascii().to_string(), source }) };
         match self {
@@ -114,7 +114,7 @@ impl CallFailure {
         }
     }
 
-    /// Whether the data of one key is the reason: calls on other keys go on.
+    /// Returns true if one key's data is the cause; calls on other keys still work.
     pub(crate) fn is_of_key(&self) -> bool {
         matches!(self, CallFailure::WrongType(_) | CallFailure::ScriptFailed(_) | CallFailure::Damaged(_))
     }
@@ -132,7 +132,7 @@ impl CallFailure {
     }
 }
 
-/// An error of the data under one key.
+/// Damaged data under one key.
 #[derive(Debug, thiserror::Error)]
 #[error("the key {key} cannot be used")]
 struct KeyError {
@@ -140,44 +140,44 @@ struct KeyError {
     source: Cause,
 }
 
-/// What no script or row of ours looks like.
+/// Data or a reply that no script of this crate writes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DataError {
-    /// Of a row, a claim or a registration.
+    /// Unreadable part of a row, a claim or a registration.
     #[error("{what} cannot be read: {text:?}")]
     Text {
-        /// Which part.
+        /// Name of the part.
         what: &'static str,
-        /// What stands there, or its beginning.
+        /// Its text, or the beginning of it.
         text: String,
     },
-    /// A row that lacks a field that every row has.
+    /// A row without a mandatory field.
     #[error("the row has no field {0:?}")]
     MissingField(&'static str),
-    /// A reply of another shape.
+    /// A reply of an unexpected shape.
     #[error("the server's reply to a script has another shape")]
     Reply,
-    /// A body that is longer than any, or has pages beyond its end.
+    /// A body longer than the bound, or with pages beyond its end.
     #[error(transparent)]
     Body(#[from] quipu_model::shared::body::BodyError),
-    /// One field of many.
+    /// One damaged field of a hash.
     #[error("its field {field:?} is damaged: {source}")]
     Field {
-        /// Its name.
+        /// Name of the field.
         field: String,
-        /// Why.
+        /// Its damage.
         source: Box<DataError>,
     },
-    /// A hash with more fields than any row has.
+    /// A hash with more fields than the bound.
     #[error("it has {0} fields, more than any of this program")]
     TooManyFields(i64),
-    /// A field that is longer than any.
+    /// A field longer than the bound.
     #[error("its field {0:?} is longer than any of this program")]
     TooLong(String),
-    /// Two fields for one cell, or one in another form than the scripts look for.
+    /// Two fields for one cell, or a field in a form that the scripts do not look for.
     #[error("the field {0:?} has another form than this program writes")]
     WrongForm(String),
-    /// The script and the model do not agree.
+    /// The script and the model disagree.
     #[error("the script did not carry out what it had to")]
     VerdictMismatch,
 }

@@ -1,6 +1,6 @@
-//! What a server says of itself (`INFO`).
+//! Queries and parses the server's `INFO`.
 //!
-//! Not here: who asks, and when (`link`, `store`).
+//! Not here: when to ask (`link`, `store`).
 
 use redis::{Pipeline, RedisError, Value};
 
@@ -14,12 +14,13 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    /// Asks for what the identity of a server's data is made of. A section each: several at once need Redis 7.
+    /// Asks for the fields of a server's identity. One command per section: several at once need
+    /// Redis 7.
     pub(crate) fn identity_query() -> Pipeline {
         sections(&["server", "replication"])
     }
 
-    /// Asks for what a server does when its memory is full.
+    /// Asks for the eviction policy.
     pub(crate) fn memory_query() -> Pipeline {
         sections(&["memory"])
     }
@@ -31,15 +32,17 @@ impl Info {
         Ok(())
     }
 
-    /// The identity of the server's data: its process, and the history that it replicates. The process changes with every restart, the
-    /// history when a replica is promoted or takes another master's data. None if the server does not tell its process.
+    /// The identity of the server's data: its process and its replication history. The process
+    /// changes with every restart; the history when a replica is promoted or takes another master's
+    /// data. None if the server does not report its process.
     pub(crate) fn identity(&self) -> Option<String> {
         let process = self.field("run_id")?;
         let history = self.field("master_replid").unwrap_or("-");
         Some(format!("{process} {history} {}", self.field("role").unwrap_or("-")))
     }
 
-    /// The policy by which the server removes keys when its memory is full, if it does. Without a limit it never is.
+    /// The policy by which a full server evicts keys, if it evicts. Without a memory limit it never
+    /// does.
     pub(crate) fn evicts_by(&self) -> Option<&str> {
         let is_limited = self.field("maxmemory").is_some_and(|bytes| bytes != "0");
         self.field("maxmemory_policy").filter(|policy| is_limited && *policy != NO_EVICTION)

@@ -1,12 +1,15 @@
-//! Rows, claims and registrations as text in hashes, and back.
+//! Encodes rows, claims and registrations as text fields of hashes, and decodes them.
 //!
-//! In: the model's values. Out: fields of a hash, as the crate's first page draws them; and the other way.
+//! In: the model's values. Out: hash fields, as drawn in the crate's documentation; and the
+//! reverse.
 //!
 //! Invariants:
-//! - what was encoded decodes to the same, and a row that decodes has passed [`Snapshot::checked`];
-//! - what a script compares has digits of a fixed width ([`epoch`], [`seq`]), so that it compares as text, in whatever locale the server runs;
-//! - a field that we do not know is damage, not something to be dropped by the next swap; so is one that says what we know in another form than
-//!   ours, which the scripts would not find.
+//! - decoding an encoded value returns an equal value; a decoded row has passed
+//!   [`Snapshot::checked`];
+//! - values that scripts compare have digits of a fixed width ([`encode_epoch`], [`encode_seq`]),
+//!   so they compare as text, in any locale of the server;
+//! - an unknown field is damage, not a field for the next swap to drop. So is a known field in a
+//!   non-canonical form, which the scripts would not find.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
@@ -22,13 +25,13 @@ use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Writer};
 
 use crate::error::{CallFailure, DataError};
 
-/// Stands for what there is none of.
+/// Text of an absent value.
 const NONE: &str = "-";
 
-/// How much of a text that cannot be read is shown.
+/// Most characters of an unreadable text that an error quotes.
 const QUOTED_CHARS_MAX: usize = 80;
 
-/// Most bytes of all bodies beside one row: 64 of the largest.
+/// Most bytes of all bodies of one row: 64 of the largest.
 const BODIES_BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
 
 /// Names of keys under one prefix.
@@ -62,7 +65,7 @@ impl KeyNames {
         &self.names
     }
 
-    /// What every key of a row begins with, and the pattern that finds them.
+    /// The prefix of all row keys, and the pattern that matches them.
     pub(crate) fn rows(&self) -> (&[u8], Vec<u8>) {
         (&self.rows, [&self.rows[..], b"*"].concat())
     }
@@ -83,12 +86,12 @@ pub(crate) fn encode_cell_id(id: CellId) -> String {
     format!("{}.{}", id.writer, id.shard.0)
 }
 
-/// What is said of a cell, after its seq.
+/// Encodes the part of a cell's field after its seq.
 pub(crate) fn encode_value(put: &Put) -> String {
     format!("open {} {}", put.value, put.total)
 }
 
-/// The fields of a row, and their values in turn.
+/// Encodes a row as alternating field names and values.
 pub(crate) fn encode_row(row: &Snapshot) -> Vec<String> {
     let mut fields = Vec::with_capacity(16 + 2 * (row.cells.len() + row.spent.len()));
     let mut field = |name: String, value: String| fields.extend([name, value]);
@@ -109,7 +112,7 @@ pub(crate) fn encode_row(row: &Snapshot) -> Vec<String> {
         let mut ids = String::with_capacity(33 * row.swaps.len());
         for SwapId(id) in &row.swaps {
             let space = if ids.is_empty() { "" } else { " " };
-            let _ = write!(ids, "{space}{id:032x}"); // a String takes all that is written
+            let _ = write!(ids, "{space}{id:032x}"); // writing to a String cannot fail
         }
         field("last".into(), ids);
     }
@@ -131,7 +134,7 @@ pub(crate) fn encode_row(row: &Snapshot) -> Vec<String> {
     fields
 }
 
-/// The row of these fields, each followed by its value; the default row if there are none.
+/// Decodes a row from alternating field names and values; no fields give the default row.
 pub(crate) fn decode_row(fields: &[Vec<u8>]) -> Result<Snapshot, CallFailure> {
     let mut row = Snapshot::default();
     if fields.is_empty() {
@@ -176,17 +179,18 @@ pub(crate) fn decode_row(fields: &[Vec<u8>]) -> Result<Snapshot, CallFailure> {
     Ok(row.checked()?)
 }
 
-/// Whether a field is of a body beside the row.
+/// Returns true for a field of a sketch body.
 fn is_of_body(name: &str) -> bool {
     name == "bodies" || name.starts_with("b:") || name.starts_with("p:")
 }
 
-/// What a body is, without its length.
+/// Encodes a body's shape, without its length.
 pub(crate) fn encode_shape(shape: &BodyShape) -> String {
     format!("{} {:016x}", shape.kind, shape.key)
 }
 
-/// The fields of bodies that come beside a row, and their values in turn: what says that there are any, and of each what it is and its pages.
+/// Encodes bodies as alternating field names and values: the `bodies` marker, then each body's
+/// shape and pages.
 pub(crate) fn encode_bodies<'a>(bodies: impl Iterator<Item = (Writer, &'a StoredBody)>) -> Vec<Cow<'a, [u8]>> {
     let mut fields = Vec::new();
     let text = |text: String| Cow::Owned(text.into_bytes());
@@ -205,7 +209,7 @@ pub(crate) fn encode_bodies<'a>(bodies: impl Iterator<Item = (Writer, &'a Stored
     fields
 }
 
-/// What a body is, from its field.
+/// Decodes a body's shape from its field.
 pub(crate) fn decode_shape(value: &str) -> Result<BodyShape, DataError> {
     let [kind, key, length] = split_parts("a body", value)?;
     Ok(BodyShape {
@@ -215,7 +219,7 @@ pub(crate) fn decode_shape(value: &str) -> Result<BodyShape, DataError> {
     })
 }
 
-/// The bodies among these fields of a row, each followed by its value.
+/// Decodes the bodies of a row from its alternating field names and values.
 pub(crate) fn decode_bodies(fields: &[Vec<u8>]) -> Result<Bodies, CallFailure> {
     let mut bodies = Bodies::new();
     let named = |kind: &'static str| {
@@ -231,7 +235,7 @@ pub(crate) fn decode_bodies(fields: &[Vec<u8>]) -> Result<Bodies, CallFailure> {
         if of.to_string() != writer {
             return Err(DataError::WrongForm(format!("b:{writer}")).into());
         }
-        // Before there is room made for it.
+        // Check the bound before allocating.
         let bytes = usize::try_from(shape.length).ok().and_then(|bytes| bytes_left.checked_sub(bytes));
         bytes_left = bytes.ok_or_else(|| DataError::TooLong(format!("b:{writer}")))?;
         bodies.insert(of, StoredBody::new(shape).map_err(DataError::from)?);
@@ -248,7 +252,7 @@ pub(crate) fn decode_bodies(fields: &[Vec<u8>]) -> Result<Bodies, CallFailure> {
     Ok(bodies)
 }
 
-/// A cell that counts.
+/// Decodes a cell that counts.
 pub(crate) fn decode_cell(value: &str) -> Result<RowCell, DataError> {
     let [seq, closed, value_text, total] = split_parts("a cell", value)?;
     Ok(RowCell {
@@ -259,7 +263,7 @@ pub(crate) fn decode_cell(value: &str) -> Result<RowCell, DataError> {
     })
 }
 
-/// A cell that no longer counts by itself.
+/// Decodes a cell that no longer counts by itself.
 pub(crate) fn decode_spent_cell(value: &str) -> Result<SpentCell, DataError> {
     let [epoch, seq, closed, saved, total, expired, at] = split_parts("a spent cell", value)?;
     Ok(SpentCell {
@@ -310,12 +314,12 @@ pub(crate) fn decode_registration(writer: &[u8], value: &[u8]) -> Result<Registr
     })
 }
 
-/// A node, as a field of the hash of names.
+/// Decodes a node from a field of the hash of names.
 pub(crate) fn decode_node(node: &[u8]) -> Result<NodeId, DataError> {
     parse_hex("a node", parse_utf8("a node", node)?).map(NodeId)
 }
 
-/// A claim, from its owner, attempt, payload, end of its window, and reply.
+/// Decodes a claim from its owner, attempt, payload, end of its window, and reply.
 pub(crate) fn decode_claim(token: &ClaimToken, fields: [Option<&[u8]>; 5]) -> Result<Option<Claim>, DataError> {
     if fields.iter().all(Option::is_none) {
         return Ok(None);
@@ -348,7 +352,7 @@ fn decode_seq(value: &str) -> Result<Seq, DataError> {
     if encode_seq(of) == value { Ok(of) } else { Err(unreadable("a seq", value)) }
 }
 
-/// Names the field that cannot be read.
+/// Adds the name of the unreadable field to the error.
 fn name_field<T>(name: &str, decoded: Result<T, DataError>) -> Result<T, DataError> {
     decoded.map_err(|source| DataError::Field {
         field: name.chars().take(QUOTED_CHARS_MAX).collect(),
@@ -367,7 +371,7 @@ pub(crate) fn parse_number<T: FromStr>(what: &'static str, text: &str) -> Result
 fn decode_cell_id(id: &str) -> Result<CellId, DataError> {
     let (writer, shard) = id.rsplit_once('.').ok_or_else(|| unreadable("a cell", id))?;
     let of = CellId { writer: decode_writer(writer)?, shard: Shard(parse_number("a shard", shard)?) };
-    // Two fields must not be one cell.
+    // Two different fields must not decode to the same cell.
     if encode_cell_id(of) == id { Ok(of) } else { Err(DataError::WrongForm(id.to_owned())) }
 }
 
@@ -461,7 +465,7 @@ mod tests {
         let fields = stored(&full());
         let at = fields.iter().position(|field| field.starts_with(b"c:")).unwrap();
         let mut other = fields.clone();
-        // The same cell for a reader, another field for a script: it would count twice.
+        // The same cell for a decoder, another field for a script: it would count twice.
         other.extend([b"c:0.ffffffffffffffff.65535".to_vec(), fields[at + 1].clone()]);
         assert!(decode_row(&other).is_err());
         let mut short = fields.clone();

@@ -1,14 +1,15 @@
-//! One server: a connection that is made when it is needed, and given up when it breaks.
+//! Keeps one server's connection: opened at the first use, dropped when it breaks.
 //!
-//! In: pipelines of commands. Out: their replies, or why there are none.
+//! In: pipelines of commands. Out: their replies, or the failure.
 //!
 //! Invariants:
-//! - nothing is sent twice, except what the server said it has not run, for want of the script;
-//! - after an error nobody uses that connection again: the next call makes a new one;
-//! - callers that need a connection at the same time wait for one and the same;
-//! - each connection knows the identity of its server's data before anything else is sent on it. A server that restarts breaks its
-//!   connections, so a new process is always asked. What changes a server without breaking its connections (a failover, a promotion) shows
-//!   in its replies, which end the connection, and in the next [`Link::fetch_identity`].
+//! - no command is sent twice, unless the server answered that it lacks the script;
+//! - after an error no caller uses that connection again: the next call opens a new one;
+//! - callers that need a connection at the same time share one attempt;
+//! - each connection knows its server's data identity before it carries any other command. A
+//!   restart breaks the connections, so a new process is always asked. A failover or a promotion
+//!   may leave them open. It shows in the replies, which end the connection, and in the next
+//!   [`Link::fetch_identity`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +23,7 @@ use crate::error::{CallFailure, DataError};
 use crate::info::Info;
 use crate::scripts;
 
-/// One server.
+/// Connection slot of one server.
 pub(crate) struct Link {
     address: String,
     client: Client,
@@ -30,13 +31,13 @@ pub(crate) struct Link {
     connection: Mutex<Arc<OnceCell<LinkConnection>>>,
 }
 
-/// A connection, and the server at its other end.
+/// A connection, and the identity of the server's data.
 struct LinkConnection {
     stream: MultiplexedConnection,
     identity: Mutex<String>,
 }
 
-/// Why there is no connection.
+/// Reason of a failed connection attempt.
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
     #[error(transparent)]
@@ -46,7 +47,7 @@ enum ConnectError {
 }
 
 impl Link {
-    /// Connects when something is sent.
+    /// Creates a link; it connects at the first send.
     pub(crate) fn new(config: &Config, address: &Address) -> Result<Link, RedisError> {
         let options = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(config.connect_timeout))
@@ -55,13 +56,13 @@ impl Link {
         Ok(Link { address: address.to_string(), client, options, connection: Mutex::default() })
     }
 
-    /// Its name in a history.
+    /// The server's name in a history.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// The replies, in order; each may be an error of the server's. With a known history, nothing is sent to a server that has another
-    /// identity than it has there.
+    /// Returns the replies, in order; each may be a server error. With `expected`, it sends nothing
+    /// to a server of another identity.
     pub(crate) async fn send(
         &self,
         pipeline: &Pipeline,
@@ -76,7 +77,8 @@ impl Link {
         let mut replies = self.send_pipeline(&cell, &mut stream, pipeline).await?;
         let unknown: Vec<usize> = (0..replies.len()).filter(|&at| lacks_script(&replies[at])).collect();
         if !unknown.is_empty() {
-            // What another connection, or an operator, made the server forget. What it did run stays as it was answered.
+            // Another connection, or an operator, made the server forget scripts. The other replies
+            // stand.
             if self.send_pipeline(&cell, &mut stream, &scripts::load_scripts()).await.is_err() {
                 return Ok(replies);
             }
@@ -96,7 +98,8 @@ impl Link {
         Ok(replies)
     }
 
-    /// Asks the server for the identity of its data, which may have changed since the connection was made.
+    /// Asks the server for its data's identity, which may have changed since the connection was
+    /// opened.
     pub(crate) async fn fetch_identity(&self) -> Result<String, CallFailure> {
         let cell = self.current_cell().clone();
         let connection = self.get_or_connect(&cell).await?;
@@ -109,7 +112,7 @@ impl Link {
         Ok(identity)
     }
 
-    /// What the server says of itself.
+    /// Returns the server's answer to `INFO`.
     pub(crate) async fn send_info(&self, sections: Pipeline) -> Result<Info, CallFailure> {
         let mut info = Info::default();
         for reply in self.send(&sections, None).await? {
@@ -157,7 +160,7 @@ impl Link {
         }
     }
 
-    /// A connection that missed one reply may give the next caller that one.
+    /// Drops a connection: after a missed reply it may give the next caller the wrong one.
     fn drop_connection(&self, cell: &Arc<OnceCell<LinkConnection>>) {
         let mut current = self.current_cell();
         if Arc::ptr_eq(&current, cell) {
@@ -166,19 +169,19 @@ impl Link {
     }
 
     fn current_cell(&self) -> MutexGuard<'_, Arc<OnceCell<LinkConnection>>> {
-        // It is replaced whole.
+        // Replaced as a whole, so never half-written.
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LinkConnection {
     fn identity(&self) -> MutexGuard<'_, String> {
-        // It is replaced whole.
+        // Replaced as a whole, so never half-written.
         self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The identity in the replies to [`Info::identity_query`]; none if the server does not tell one.
+/// Parses the replies to [`Info::identity_query`]; none if the server gives no identity.
 fn parse_identity(replies: Vec<Value>) -> Result<Option<String>, RedisError> {
     let mut info = Info::default();
     for reply in replies {
@@ -191,7 +194,8 @@ fn lacks_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 
-/// Whether a reply shows that the server is no master, or not of this key: another history may begin on the same connection.
+/// Returns true if a reply shows that the server is no master, or not this key's: another history
+/// may begin on the same connection.
 fn shows_demotion(reply: &Value) -> bool {
     use ServerErrorKind::{MasterDown, Moved, ReadOnly};
     matches!(reply, Value::ServerError(error) if matches!(error.kind(), Some(MasterDown | Moved | ReadOnly)))

@@ -1,14 +1,15 @@
-//! Which server a key is on: always the same one, or, in a Cluster, the master of its slot.
+//! Routes commands to servers: always the same one, or, in a Cluster, the master of the key's slot.
 //!
-//! In: commands, each on one key. Out: a reply each, or why there is none.
+//! In: commands, each on one key. Out: a reply each, or the failure.
 //!
 //! Invariants:
-//! - a command is sent again only to where the server that refused it said it should go (`MOVED`, `ASK`), a bounded number of times: the
-//!   driver's own Cluster client sends again after a broken connection, too, and a swap that was carried out would then be told
-//!   `Moved`;
+//! - a command is resent only to the server that a redirection (`MOVED`, `ASK`) names, at most
+//!   `REDIRECTIONS_MAX` times. The driver's own Cluster client also resends after a broken
+//!   connection; a swap that was carried out would then be answered `Moved`;
 //! - commands for one server go in one pipeline;
-//! - what is known of the slots is asked for again before the next call, after anything that shows that it is not true any more;
-//! - once the history was asked for, a command that changes data is sent only to a server that has the identity which it had there.
+//! - after any sign that the slot map is stale, the next call fetches it again;
+//! - after the first history call, a command that changes data is sent only to a server with the
+//!   identity in that history.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,13 +24,14 @@ use crate::config::{Address, Config};
 use crate::error::{CallFailure, DataError};
 use crate::link::Link;
 
-/// Slots of a Cluster.
+/// Number of slots of a Cluster.
 const SLOTS: u16 = 16_384;
 
-/// How often one command is sent on. One is usual; a slot that is being moved takes two.
+/// Most redirections of one command. One is usual; a slot under migration takes two.
 const REDIRECTIONS_MAX: usize = 4;
 
-/// How many servers are asked at once where the slots are, so that one that hangs does not keep the others' answer.
+/// Servers asked for the slot map at once, so that a hanging one does not delay the others'
+/// answers.
 const QUERIES_AT_ONCE: usize = 3;
 
 /// A command on one key.
@@ -44,26 +46,26 @@ impl KeyCommand {
     }
 }
 
-/// What a command does at the server.
+/// Effect of a command at the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It reads, or it stays true whatever the server lost.
+    /// It reads, or stays true regardless of data that the server lost.
     Read,
-    /// It changes data on the ground of what the server confirmed before.
+    /// It changes data and relies on data that the server confirmed before.
     Change,
 }
 
-/// Where slots are.
+/// The slot map: ranges of slots and their masters.
 #[derive(Debug, PartialEq, Eq, Hash, Default)]
-struct Slots(Vec<(u16, u16, Address)>); // from, to and including, whose; in order
+struct Slots(Vec<(u16, u16, Address)>); // first slot, last slot, its master; in order
 
-/// Every server that has rows, and a digest of where slots are, which changes when that does.
+/// Every server that has rows, and a digest of the slot map.
 pub(crate) struct Masters {
     pub(crate) links: Vec<Arc<Link>>,
     pub(crate) digest: u64,
 }
 
-/// Where to send commands.
+/// Sends commands to the right servers.
 pub(crate) struct Route {
     config: Config,
     state: Mutex<RouteState>,
@@ -74,22 +76,22 @@ struct RouteState {
     links: BTreeMap<Address, Arc<Link>>,
     slots: Arc<Slots>,
     fresh: bool,
-    turn: usize, // whom to ask first, the next time
+    turn: usize, // index of the server to ask first next time
     history: Option<Arc<History>>,
-    /// Servers without slots that a slot is being moved to: their identity is part of the next history.
+    /// Servers without slots that import one: their identity is part of the next history.
     importing: BTreeSet<Address>,
 }
 
-/// A command under way.
+/// A command without a reply so far.
 struct PendingCommand {
-    at: usize,                   // whose reply it is
-    to: Option<(Address, bool)>, // where a redirection sent it, and whether it must say ASKING
+    at: usize,                   // index of the request
+    to: Option<(Address, bool)>, // target of a redirection, and if ASKING must precede it
 }
 
 impl Route {
-    /// Connects when something is sent.
+    /// Creates a route; it connects at the first send.
     pub(crate) fn new(config: Config) -> Result<Route, RedisError> {
-        // What the driver refuses, it refuses now.
+        // Report a URL that the driver refuses now, not at the first call.
         let mut state = RouteState::default();
         for seed in &config.seeds {
             state.links.insert(seed.clone(), Arc::new(Link::new(&config, seed)?));
@@ -97,7 +99,7 @@ impl Route {
         Ok(Route { config, state: Mutex::new(state) })
     }
 
-    /// Sends commands; a reply each, in order.
+    /// Sends commands; returns a reply each, in order.
     pub(crate) async fn send(&self, requests: Vec<KeyCommand>, access: Access) -> Vec<Result<Value, CallFailure>> {
         let expected = match access {
             Access::Read => None,
@@ -111,7 +113,7 @@ impl Route {
         }
     }
 
-    /// Asks every server that has rows for the identity of its data.
+    /// Asks every server that has rows for its data's identity.
     pub(crate) async fn fetch_history(&self) -> Result<History, CallFailure> {
         let mut history = History::default();
         let links = self.masters(true).await?.links;
@@ -132,12 +134,13 @@ impl Route {
         Ok(history)
     }
 
-    /// From now on, data is changed only on servers of this history.
+    /// From now on, only servers of this history receive commands that change data.
     pub(crate) fn set_history(&self, history: &History) {
         self.state().history = Some(Arc::new(history.clone()));
     }
 
-    /// All servers with rows; what is known of them, or, `refresh`, what they say now.
+    /// Returns all servers with rows, from the known slot map or, with `refresh`, from a newly
+    /// fetched one.
     pub(crate) async fn masters(&self, refresh: bool) -> Result<Masters, CallFailure> {
         if !self.config.cluster {
             return Ok(Masters { links: vec![self.link(&self.config.seeds[0])?], digest: 0 });
@@ -152,7 +155,7 @@ impl Route {
         Ok(Masters { links, digest: digest.finish() })
     }
 
-    /// What is known of the slots is not true any more.
+    /// Marks the slot map as stale.
     pub(crate) fn invalidate_slots(&self) {
         self.state().fresh = false;
     }
@@ -185,7 +188,7 @@ impl Route {
             let slots = match self.slots(false).await {
                 Ok(slots) => slots,
                 Err(failure) => {
-                    // Nobody knows where to: what is left was refused, or never sent.
+                    // No slot map: the remaining commands were refused, or never sent.
                     let refused = failure.into_unsent();
                     under.iter().for_each(|command| results[command.at] = Some(Err(refused.clone())));
                     break;
@@ -226,7 +229,7 @@ impl Route {
         answers.map(|answer| answer.and_then(check_reply)).collect()
     }
 
-    /// Sends commands to one server of many.
+    /// Sends commands to one server of a Cluster.
     async fn send_part<'c>(
         &self,
         address: &Address,
@@ -261,7 +264,7 @@ impl Route {
         }
     }
 
-    /// Where slots are.
+    /// Returns the slot map.
     async fn slots(&self, refresh: bool) -> Result<Arc<Slots>, CallFailure> {
         let candidates = {
             let mut state = self.state();
@@ -277,7 +280,7 @@ impl Route {
         };
         let mut why = None;
         for chunk in candidates.chunks(QUERIES_AT_ONCE) {
-            // Whoever answers first is believed; what it does not know yet, redirections and the next time will tell.
+            // The first answer is used; redirections and the next fetch correct it if it is stale.
             let mut queries: Vec<_> = chunk.iter().map(|address| Box::pin(self.fetch_slots(address))).collect();
             while !queries.is_empty() {
                 let (answer, _, rest) = futures_util::future::select_all(queries).await;
@@ -297,7 +300,7 @@ impl Route {
         let replies = self.link(address)?.send(&pipeline, None).await?;
         let reply = replies.into_iter().next().ok_or_else(|| CallFailure::lost(DataError::Reply))?;
         let slots = Slots::decode(check_reply(reply)?, address).ok_or_else(|| CallFailure::lost(DataError::Reply))?;
-        // One that is not, or no longer, part of a Cluster knows of no slots.
+        // A server outside a Cluster knows no slots.
         if slots.0.is_empty() { Err(CallFailure::unsent("the server knows no slots")) } else { Ok(slots) }
     }
 
@@ -334,7 +337,7 @@ impl Slots {
         (slot <= *to).then_some(address)
     }
 
-    /// From the answer to CLUSTER SLOTS: per range its ends and its servers, the master first.
+    /// Decodes the reply of CLUSTER SLOTS: per range its ends and its servers, the master first.
     fn decode(reply: Value, origin: &Address) -> Option<Slots> {
         let Value::Array(ranges) = reply else { return None };
         let mut slots = Vec::with_capacity(ranges.len());
@@ -344,7 +347,7 @@ impl Slots {
             let [host, Value::Int(port), ..] = &master[..] else { return None };
             let host = match host {
                 Value::BulkString(host) if !host.is_empty() => str::from_utf8(host).ok()?,
-                // A server that does not know its own name.
+                // The server does not know its own name.
                 _ => &origin.host,
             };
             let address = Address { host: host.to_owned(), port: u16::try_from(*port).ok()? };
@@ -355,7 +358,7 @@ impl Slots {
     }
 }
 
-/// A reply each, or the failure for all.
+/// Returns a reply each, or the failure for all.
 fn split_outcome(sent: Result<Vec<Value>, CallFailure>, count: usize) -> Vec<Result<Value, CallFailure>> {
     match sent {
         Ok(replies) => replies.into_iter().map(check_reply).collect(),
@@ -370,7 +373,7 @@ fn check_reply(reply: Value) -> Result<Value, CallFailure> {
     }
 }
 
-/// Where a reply sends the command, and whether it must say ASKING there.
+/// Target of a redirection reply, and if ASKING must precede the command there.
 fn redirection(reply: &Value, origin: &str) -> Option<(Address, bool)> {
     let Value::ServerError(error) = reply else { return None };
     let asking = match error.kind() {
@@ -383,14 +386,15 @@ fn redirection(reply: &Value, origin: &str) -> Option<(Address, bool)> {
     Some((Address::parse(address, origin)?, asking))
 }
 
-/// Whether a reply shows that slots are elsewhere by now, or soon will be.
+/// Returns true if a reply shows that the slot map is stale, or soon will be.
 fn shows_change(reply: &Value) -> bool {
     use ServerErrorKind::{ClusterDown, MasterDown, Moved, ReadOnly};
     let Value::ServerError(error) = reply else { return false };
     matches!(error.kind(), Some(ClusterDown | MasterDown | Moved | ReadOnly))
 }
 
-/// The slot of a key: that of what stands between its first `{` and the next `}`, if anything does, else of all of it.
+/// Slot of a key, from its hash tag (between the first `{` and the next `}`) or else from all of
+/// it.
 fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -400,7 +404,7 @@ fn slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
-/// CRC-16/XMODEM, as the Cluster's specification has it.
+/// CRC-16/XMODEM, as in the Cluster specification.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
 }

@@ -1,13 +1,14 @@
-//! Names of rows, page by page, by SCAN on every server that has rows.
+//! Lists the names of rows page by page, by SCAN on every server that has rows.
 //!
-//! In: where the last page ended. Out: names, and where to go on.
+//! In: the end of the last page. Out: names, and the next cursor.
 //!
-//! A cursor of SCAN means something only to the process that gave it, and a list of masters only while no slot moves. So ours says which
-//! process and which list it is of, and if either has changed, that server, or the whole walk, is begun anew: names are met twice, and none is
-//! missed. SCAN may answer with more than it was asked for; what does not fit the page waits in the cursor.
+//! A SCAN cursor is valid only for the process that issued it, and a list of masters only while no
+//! slot moves. So this crate's cursor names its process and its list. If either has changed, that
+//! server's scan, or the whole scan, starts again. Names may come twice, and none is missed. SCAN
+//! may return more names than requested; the cursor carries the names that do not fit the page.
 //!
-//! Not covered: a row whose slot is being moved from a server not walked yet to one walked before, by a move that begins before the first
-//! page and ends after the last. Walk again after moving slots.
+//! Not covered: a row in a slot that moves from a server not scanned yet to one already scanned.
+//! The move must begin before the first page and end after the last. Scan again after moving slots.
 
 use redis::{Pipeline, Value};
 
@@ -17,17 +18,17 @@ use crate::error::{CallFailure, DataError};
 use crate::layout::KeyNames;
 use crate::route::Route;
 
-/// Where a walk is.
+/// Position of a scan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct ScanPosition {
-    digest: u64,              // of the list of masters
-    master: u64,              // which of them
-    at: u64,                  // the server's own cursor
-    process: Vec<u8>,         // which gave it
-    leftover: Vec<Box<[u8]>>, // names that did not fit
+    digest: u64,              // digest of the list of masters
+    master: u64,              // index of the master in the list
+    at: u64,                  // SCAN cursor of the server
+    process: Vec<u8>,         // process that issued the cursor
+    leftover: Vec<Box<[u8]>>, // names that did not fit the page
 }
 
-/// One page.
+/// Reads one page.
 pub(crate) async fn scan_page(
     route: &Route,
     keys: &KeyNames,
@@ -64,7 +65,7 @@ pub(crate) async fn scan_page(
         (position.at, position.process) = (0, Vec::new());
         return Ok(ScanPage { names: Vec::new(), next: Some(position.encode()) });
     }
-    // A key that cannot be a counter's is somebody else's.
+    // A key that is no valid counter name belongs to another program.
     let names = names_found.iter().filter_map(|key| key.strip_prefix(prefix)).filter(|name| Name::new(name).is_ok());
     let names_found = names.map(Into::into).collect();
     (position.at, position.process) = (at, process);
@@ -76,14 +77,14 @@ pub(crate) async fn scan_page(
 }
 
 impl ScanPosition {
-    /// As many as fit the page; the rest waits.
+    /// Takes the names that fit the page; the rest stays in the cursor.
     fn take_names(&mut self, mut names_found: Vec<Box<[u8]>>, names_max: usize) -> Vec<Box<[u8]>> {
         names_found.append(&mut self.leftover);
         self.leftover = names_found.split_off(names_found.len().min(names_max));
         names_found
     }
 
-    /// Where to go on; none if this was the last page, and nothing has moved meanwhile.
+    /// Returns the next cursor; none after the last page if no slot has moved meanwhile.
     async fn next_cursor(&self, route: &Route) -> Result<Option<Cursor>, CallFailure> {
         if self.at != 0 || !self.leftover.is_empty() {
             return Ok(Some(self.encode()));
@@ -131,7 +132,7 @@ impl ScanPosition {
     }
 }
 
-/// The id of the process, its cursor, and keys.
+/// The process id, its cursor, and keys.
 type ScanReply = (Vec<u8>, (u64, Vec<Vec<u8>>));
 
 fn decode(replies: Vec<Value>) -> Result<ScanReply, CallFailure> {

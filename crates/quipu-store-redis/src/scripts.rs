@@ -1,16 +1,18 @@
-//! The scripts: everything that must be one step at the server, each on a single key.
+//! Defines the Lua scripts: every atomic step at the server, each on a single key.
 //!
 //! Invariants:
-//! - a script reads before it writes, and what it compares is text: the only numbers it makes are the time and the sum of strides;
-//! - a script trusts nothing that its key holds: what it compares as a number it has looked at, what it walks has a bound that is not
-//!   stored, and what it cannot use it hands back, in a reply that has a bound too;
-//! - the first command of each is a read of its key, or of the time: one that the server refuses there has changed nothing.
+//! - a script reads before it writes, and compares text. The only numbers it computes are the time
+//!   and the sum of strides;
+//! - a script trusts no data under its key. It checks a value before it compares it as a number. No
+//!   stored value bounds a loop. It returns unusable data in a reply that is bounded too;
+//! - the first command of each script reads its key or the time. If the server refuses that
+//!   command, nothing has changed.
 
 use std::sync::LazyLock;
 
 use redis::{Cmd, Pipeline, Script};
 
-/// One script.
+/// A script and its digest.
 pub(crate) struct RedisScript {
     text: &'static str,
     digest: LazyLock<String>,
@@ -38,14 +40,14 @@ pub(crate) static REGISTER: RedisScript = script!("register.lua");
 static ALL: [&RedisScript; 9] =
     [&PUT, &PUT_BODY, &READ_HASH, &CLOCK, &SWAP, &CLAIM, &END_CLAIM, &RESTORE_CLAIM, &REGISTER];
 
-/// Most fields of a hash: 64 of the largest bodies beside a row. More stay at the server.
+/// Most fields of a hash: 64 of the largest bodies beside a row. A larger hash is not sent.
 const FIELDS_MAX: usize = 1 << 20;
 
-/// Longest field: a page, or the names of the last swaps, and room to spare.
+/// Longest field: a page, or the names of the last swaps, with reserve.
 const FIELD_BYTES_MAX: usize = 2_048;
 
 impl RedisScript {
-    /// A call of it on this key, without its arguments.
+    /// Builds a call of the script on this key, without arguments.
     pub(crate) fn on(&self, key: &[u8]) -> Cmd {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(self.digest.as_str()).arg(1).arg(key);
@@ -53,7 +55,7 @@ impl RedisScript {
     }
 }
 
-/// Makes a server know all of them.
+/// Builds a pipeline that loads all scripts.
 pub(crate) fn load_scripts() -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(ALL.len());
     for script in ALL {
@@ -62,7 +64,7 @@ pub(crate) fn load_scripts() -> Pipeline {
     pipeline
 }
 
-/// Reads a whole hash, within bounds.
+/// Builds a bounded read of a whole hash.
 pub(crate) fn read_hash(key: &[u8]) -> Cmd {
     let mut cmd = READ_HASH.on(key);
     cmd.arg(FIELDS_MAX).arg(FIELD_BYTES_MAX);

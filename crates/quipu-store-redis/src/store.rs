@@ -1,12 +1,14 @@
-//! The port, on Redis.
+//! Implements the store port with one script per call.
 //!
-//! In: calls of the port. Out: what the scripts answer, and where they only hand back what they have, what the model says of it.
+//! In: calls of the port. Out: the scripts' verdicts, or the model's verdict on the row that a
+//! script returned.
 //!
 //! Invariants:
-//! - each call is one script on one key; a put is one per counter, and one pipeline per server;
-//! - a verdict is the script's only if it is `Newest`, `Claimed` or `Restored`; every other one is the model's, on what the script saw, at the
-//!   time it saw it;
-//! - what one key holds stops no call on another.
+//! - each call is one script on one key; a put is one script per counter, and one pipeline per
+//!   server;
+//! - a script gives only the verdicts `Newest`, `Claimed` and `Restored`. The model gives every
+//!   other one, from the row and the time that the script read;
+//! - damaged data under one key stops no call on another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem::discriminant;
@@ -42,12 +44,12 @@ pub struct RedisStore {
     runtime: Runtime,
 }
 
-/// Whether a URL is one of ours.
+/// Checks that a URL is a valid store URL of this crate.
 pub fn check(url: &str) -> Result<(), ConfigError> {
     Config::new(url, Options::default()).map(drop)
 }
 
-/// Opens a store. Nothing is connected yet: a server that is down is no reason not to start.
+/// Opens a store without connecting: a node starts even if the server is down.
 pub fn open(url: &str, options: Options) -> Result<RedisStore, OpenError> {
     let config = Config::new(url, options)?;
     let keys = Arc::new(KeyNames::new(&config.prefix));
@@ -56,7 +58,7 @@ pub fn open(url: &str, options: Options) -> Result<RedisStore, OpenError> {
 }
 
 impl RedisStore {
-    /// Runs one script that reads, and decodes its answer.
+    /// Runs one reading script and decodes its answer.
     fn read_one<'a, T: Send + 'static>(
         &'a self,
         call: StoreCall,
@@ -67,7 +69,7 @@ impl RedisStore {
         self.call_one(call, Access::Read, key, cmd, decode)
     }
 
-    /// Runs one script that needs what the store has confirmed before, and decodes its answer.
+    /// Runs one script that relies on earlier confirmed data, and decodes its answer.
     fn change<'a, T: Send + 'static>(
         &'a self,
         call: StoreCall,
@@ -95,7 +97,7 @@ impl RedisStore {
         Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.into_store_error(call)) })
     }
 
-    /// Swaps a row, together with these of the bodies beside it.
+    /// Swaps a row together with the given bodies beside it.
     fn swap_as<'a>(
         &'a self,
         call: StoreCall,
@@ -108,7 +110,7 @@ impl RedisStore {
         let mut cmd = scripts::SWAP.on(&key);
         cmd.arg(version.born_at.0).arg(version.swaps).arg(version.puts);
         cmd.arg(next.map(|next| layout::encode_epoch(next.epoch)).unwrap_or_default());
-        // Of a writer that is named twice, what is said last is what stays.
+        // For a writer that is named twice, the last entry counts.
         let bodies: BTreeMap<Writer, &Option<StoredBody>> =
             bodies.iter().map(|(writer, body)| (*writer, body)).collect();
         cmd.arg(bodies.len());
@@ -162,7 +164,7 @@ impl Store for RedisStore {
         for (page, bytes) in &wanted.pages {
             cmd.arg(*page).arg(body::trim_zeros(bytes));
         }
-        // The judge has no use for the pages.
+        // The verdict does not need the pages.
         let wanted = BodyPut { pages: Vec::new(), ..*wanted };
         self.change(StoreCall::PutBody, key, cmd, move |reply| decode_body_verdict(reply, &wanted))
     }
@@ -265,7 +267,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let history = self.runtime.run(async move { route.fetch_history().await }).await;
             let history = history.map_err(|failure| failure.into_store_error(StoreCall::History))?;
-            // Not before: a caller that no longer waits does not know it.
+            // Set only here: a caller that cancelled the call does not know this history.
             self.route.set_history(&history);
             Ok(history)
         })
@@ -358,13 +360,13 @@ impl Store for RedisStore {
     }
 }
 
-/// What one script puts.
+/// The puts of one script.
 struct PutGroup {
     key: Vec<u8>,
-    puts: Vec<(usize, Put)>, // where in the call each stands
+    puts: Vec<(usize, Put)>, // with each put's index in the call
 }
 
-/// One script per counter, its puts in order.
+/// Groups puts by counter: one script each, its puts in order.
 fn group_by_key(keys: &KeyNames, puts: &[(Name<'_>, Put)]) -> (Vec<KeyCommand>, Vec<PutGroup>) {
     let mut known: HashMap<Name<'_>, usize> = HashMap::with_capacity(puts.len());
     let mut cmds: Vec<Cmd> = Vec::with_capacity(puts.len());
@@ -387,8 +389,9 @@ fn group_by_key(keys: &KeyNames, puts: &[(Name<'_>, Put)]) -> (Vec<KeyCommand>, 
     (cmds.into_iter().zip(&groups).map(|(cmd, group)| KeyCommand::new(&group.key, cmd)).collect(), groups)
 }
 
-/// A result per put, in the order of the call. The call fails as a whole if every script failed for the same reason, and not for what its key
-/// holds: then nothing was put, or nothing is known.
+/// Returns a result per put, in the order of the call. The whole call fails if every script failed
+/// for the same reason, and not because of its key's data. Then nothing was put, or every outcome
+/// is unknown.
 fn collect_results(
     answers: Vec<Result<Value, CallFailure>>,
     groups: &[PutGroup],
@@ -428,7 +431,7 @@ fn collect_results(
     Ok(results)
 }
 
-/// The verdict on one put: the script's, or the model's on what the row has of the cell.
+/// Decodes the verdict on one put: the script's, or the model's on the returned cell.
 fn decode_verdict(answer: Value, put: &Put) -> Result<Verdict, CallFailure> {
     let parts = match answer {
         Value::Int(1) => return Ok(Verdict::Newest),
@@ -437,13 +440,13 @@ fn decode_verdict(answer: Value, put: &Put) -> Result<Verdict, CallFailure> {
     };
     let (row, at) = decode_known_row(&parts, put, None)?;
     match judge(&row, put, at) {
-        // It was not put, so nothing may say so.
+        // The script did not put it, so `Newest` would be false.
         Verdict::Newest => Err(DataError::VerdictMismatch.into()),
         verdict => Ok(verdict),
     }
 }
 
-/// The verdict on a body: the script's, or the model's on what the row has of its cell.
+/// Decodes the verdict on a body put: the script's, or the model's on the returned cell.
 fn decode_body_verdict(answer: Value, wanted: &BodyPut) -> Result<BodyVerdict, CallFailure> {
     let parts = match answer {
         Value::Int(1) => return Ok(BodyVerdict::Cell(Verdict::Newest)),
@@ -453,13 +456,14 @@ fn decode_body_verdict(answer: Value, wanted: &BodyPut) -> Result<BodyVerdict, C
     let (row, at) = decode_known_row(&parts, &wanted.put, Some(wanted.put.epoch))?;
     let is_in = row.cells.get(&wanted.put.cell).is_some_and(|row_cell| row_cell.seq == wanted.put.seq);
     match body::judge(&row, wanted, at) {
-        // It was not put now, so it was before, or nothing may say so.
+        // The script did not put it now. `Newest` is true only if an earlier call did.
         BodyVerdict::Cell(Verdict::Newest) if !is_in => Err(DataError::VerdictMismatch.into()),
         verdict => Ok(verdict),
     }
 }
 
-/// What a script has handed back: a row with nothing but this cell, and the time. Without a row, one of the epoch that is asked for, if any is.
+/// Decodes a row that a script returned: this cell alone, and the time. For an absent row it
+/// returns one of the epoch `absent`, if given.
 fn decode_known_row(parts: &[Value], put: &Put, absent: Option<Epoch>) -> Result<(Snapshot, Millis), CallFailure> {
     let [at, epoch, expires, row_cell, spent, rest @ ..] = parts else { return Err(DataError::Reply.into()) };
     let epoch = match (parse_text(epoch)?, absent) {
@@ -472,7 +476,7 @@ fn decode_known_row(parts: &[Value], put: &Put, absent: Option<Epoch>) -> Result
         Some(expires) => Some(Millis(layout::parse_number("expires", expires)?)),
         None => None,
     };
-    // What the script could not use, the model cannot use either.
+    // The model cannot use a value that the script could not use.
     if let [puts, body @ ..] = rest {
         layout::parse_number::<u64>("puts", parse_text(puts)?.ok_or(DataError::MissingField("puts"))?)?;
         if let Some(body) = body.first().map(parse_text).transpose()?.flatten() {
@@ -489,11 +493,11 @@ fn decode_known_row(parts: &[Value], put: &Put, absent: Option<Epoch>) -> Result
     Ok((row.checked()?, parse_time(at)?))
 }
 
-/// A call of a script on a claim.
+/// Builds the call of a claim script.
 fn claim_command(script: &scripts::RedisScript, key: &[u8], wanted: &Claim) -> Cmd {
     let mut cmd = script.on(key);
     cmd.arg(wanted.owner.to_string()).arg(wanted.attempt).arg(wanted.payload).arg(wanted.forget_at.0);
-    // The server's own expiry is signed; it only frees memory, the window is compared with what was asked.
+    // The server's own expiry is signed and only frees memory; the window is compared exactly.
     cmd.arg(wanted.forget_at.0.min(i64::MAX as u64));
     cmd
 }
@@ -502,13 +506,14 @@ fn decode_claim_verdict(reply: Value, wanted: &Claim) -> Result<ClaimVerdict, Ca
     let Some((mut known, at)) = decode_known_claim(reply, wanted)? else { return Ok(ClaimVerdict::Claimed) };
     let is_own = known.as_ref().is_some_and(|known| (known.owner, known.attempt) == (wanted.owner, wanted.attempt));
     match claim::claim(&mut known, wanted, at) {
-        // The script has not recorded it.
+        // The script did not record the claim.
         ClaimVerdict::Claimed if !is_own => Err(DataError::VerdictMismatch.into()),
         verdict => Ok(verdict),
     }
 }
 
-/// A claim that cannot be read is a conflict: nobody can claim that token, and it must not keep the others from being put back.
+/// Decodes the verdict on a restored claim. An unreadable claim is a conflict: that token cannot be
+/// claimed, and it must not stop the other claims from being restored.
 fn decode_restore_verdict(answer: Result<Value, CallFailure>, wanted: &Claim) -> Result<RestoreVerdict, CallFailure> {
     let known = match answer.and_then(|reply| decode_known_claim(reply, wanted)) {
         Err(CallFailure::Damaged(_) | CallFailure::WrongType(_)) => return Ok(RestoreVerdict::Conflict),
@@ -516,13 +521,13 @@ fn decode_restore_verdict(answer: Result<Value, CallFailure>, wanted: &Claim) ->
     };
     let Some((mut known, at)) = known else { return Ok(RestoreVerdict::Restored) };
     match claim::restore(&mut known, wanted, at) {
-        // A hash of other fields than ours: the script has left it alone.
+        // A hash with unknown fields: the script did not touch it.
         RestoreVerdict::Restored => Ok(RestoreVerdict::Conflict),
         verdict => Ok(verdict),
     }
 }
 
-/// What a script has handed back of a token, and the time; none if it has carried out what was asked.
+/// Decodes the claim that a script returned, and the time; none if the script carried out the call.
 fn decode_known_claim(reply: Value, wanted: &Claim) -> Result<Option<(Option<Claim>, Millis)>, CallFailure> {
     let shapeless = || CallFailure::lost(DataError::Reply);
     let parts = match reply {
@@ -550,7 +555,7 @@ fn decode_register_verdict(reply: Value) -> Result<RegisterVerdict, CallFailure>
     }
 }
 
-/// The time, and the fields of a hash with their values.
+/// Decodes the time, and a hash as alternating field names and values.
 fn decode_hash(reply: Value) -> Result<(Millis, Vec<Vec<u8>>), CallFailure> {
     let Value::Array(parts) = reply else { return Err(DataError::Reply.into()) };
     let (at, fields) = match &parts[..] {
@@ -563,7 +568,7 @@ fn decode_hash(reply: Value) -> Result<(Millis, Vec<Vec<u8>>), CallFailure> {
     Ok((parse_time(at)?, fields.collect::<Result<_, DataError>>()?))
 }
 
-/// How many fields a row has, if they are too many for a script.
+/// Number of a row's fields, if too many for a script.
 fn excess_fields(reply: &Value) -> Option<i64> {
     match reply {
         Value::Array(parts) => match parts[..] {

@@ -1,6 +1,7 @@
-//! Real engines to try things on: a Redis, a Redis Cluster and a PostgreSQL on free ports, in temporary directories, until the program is told to end.
+//! Runs real engines to try things on, until it is told to end: a Redis, a Redis Cluster and a
+//! PostgreSQL on free ports, in temporary directories.
 //!
-//! `cargo xtask engines up` installs what they need and runs this.
+//! `cargo xtask engines up` installs the packages they need and runs this.
 
 use std::error::Error;
 
@@ -10,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // First: from here on nothing ends this without its servers ending, too.
+    // First: from here on no signal ends this program without its servers.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     println!("starting …");
     let (redis, cluster, postgres) = (RedisServer::start()?, RedisCluster::start()?, PostgresServer::start()?);

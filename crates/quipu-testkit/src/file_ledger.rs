@@ -1,7 +1,8 @@
-//! A ledger of one small file on any `Vfs`: old or new after every crash, as the real one promises to be.
+//! Implements a ledger as one small file on any `Vfs`: old or new after every crash, as the real
+//! one promises.
 //!
-//! The whole state is written anew by each ingestion, under a new name, and renamed over the old one. On a [`crate::CrashDisk`] its states are
-//! enumerated together with those of the journal.
+//! Each ingestion writes the whole state to a new file and renames it over the old one. On a
+//! [`crate::CrashDisk`] its states are enumerated together with those of the journal.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +21,7 @@ const FILE_NEW: &str = "ledger.state.new";
 
 type KeyedMap<T> = BTreeMap<(u64, Box<[u8]>), T>;
 
-/// All of it.
+/// Contents of the ledger.
 #[derive(Clone, Default)]
 struct LedgerState {
     cells: KeyedMap<Cell>,
@@ -29,7 +30,7 @@ struct LedgerState {
     watermark: Option<Vec<u8>>,
 }
 
-/// See the module.
+/// The ledger.
 pub struct FileLedger {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
@@ -55,7 +56,7 @@ impl FileLedger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a state and, if that went well, takes it.
+    /// Writes a state and, on success, replaces the current one.
     fn replace(&self, state: LedgerState) -> Result<(), LedgerError> {
         let bytes = encode(&state);
         self.write(&bytes).map_err(|error| match error.kind() {

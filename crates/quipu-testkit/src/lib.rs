@@ -1,12 +1,13 @@
-//! The proof: what tests of every crate share.
+//! Provides the test tools that the tests of all crates share.
 //!
-//! - [`SeededRng`] and [`SimClock`]: chance and time that a seed decides;
-//! - [`CrashDisk`]: a disk in memory that shows every state a loss of power could have left behind;
-//! - [`mod@store_suite`]: what every shared store must pass, plain and behind a [`FaultyStore`];
-//! - [`servers`]: real servers, started, stopped and killed by tests; [`proxy`]: a network between them and us that fails;
-//! - [`judge`]: whether what came back after a fault is something that was promised;
-//! - [`load`]: clients of a real server whose every request is accounted for; [`resp`] and [`program`]: what they talk to and
-//!   what is killed under them; [`small_disk`]: a disk to be filled.
+//! - [`SeededRng`] and [`SimClock`]: chance and time under a seed's control;
+//! - [`CrashDisk`]: a disk in memory that shows every state a power loss may leave;
+//! - [`mod@store_suite`]: the suite for every shared store, plain and behind a [`FaultyStore`];
+//! - [`servers`]: real servers, started, stopped and killed by tests; [`proxy`]: a faulty network
+//!   before them;
+//! - [`judge`]: checks that the state after a fault matches the promises;
+//! - [`load`]: clients of a real server with an account of every request; [`resp`] and [`program`]:
+//!   their connection and the program that tests kill; [`small_disk`]: a disk to fill.
 
 pub mod crash_disk;
 pub mod file_ledger;

@@ -1,8 +1,8 @@
-//! The built program as a child process: started, killed, stopped.
+//! Runs the built program as a child process: starts, kills and stops it.
 //!
 //! Invariants:
-//! - a program that is dropped is killed: no test leaves one behind;
-//! - every wait has an end.
+//! - a dropped program is killed: no test leaves one behind;
+//! - every wait has a bound.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -16,25 +16,26 @@ use std::time::{Duration, Instant};
 use quipu_model::Durability;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a start may take: recovery of the suites' small journals takes milliseconds, a busy machine seconds.
+/// Timeout of a start: recovery of the suites' small journals takes milliseconds, on a busy machine
+/// seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a clean stop may take.
+/// Timeout of a clean stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the program says when it serves, before its address.
+/// Text before the RESP address in the program's ready line.
 const READY_MARK: &str = "resp://";
 
-/// Comes before the address of HTTP, in the same line.
+/// Text before the HTTP address in the same line.
 const HTTP_MARK: &str = "http://";
 
-/// What it says of the directory it was started on, before it serves.
+/// Text before the report on the data directory, before the program serves.
 const FOUND_MARK: &str = "found ";
 
-/// Small segments unless told otherwise, so that a short life rotates and recycles them.
+/// Default segment length: small, so that a short incarnation rotates and recycles segments.
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-/// How to start the program.
+/// Settings of a start.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// The executable.
@@ -47,35 +48,35 @@ pub struct Launch {
     pub durability: Durability,
     /// Length of a journal segment.
     pub segment_bytes: u64,
-    /// More arguments, after those that every launch has.
+    /// Further arguments, after the common ones.
     pub arguments: Vec<OsString>,
-    /// Variables beside those of the test.
+    /// Environment variables beside those of the test.
     pub variables: Vec<(OsString, OsString)>,
 }
 
-/// Why a program is not serving, with all it wrote to stderr.
+/// Error of starting a program, with all its stderr output.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// It could not be run at all.
+    /// It could not be run.
     #[error("cannot run {binary}")]
     Run {
         /// The executable.
         binary: String,
-        /// Why.
+        /// Cause of the failure.
         source: std::io::Error,
     },
     /// It ended before it served.
     #[error("the program ended ({status}) before it served:\n{stderr}")]
     Ended {
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it said.
+        /// Its stderr output.
         stderr: String,
     },
-    /// It said nothing in time.
+    /// It did not serve in time.
     #[error("the program did not serve in time:\n{stderr}")]
     TimedOut {
-        /// What it said.
+        /// Its stderr output.
         stderr: String,
     },
 }
@@ -92,7 +93,8 @@ pub struct Program {
 }
 
 impl Launch {
-    /// The program under test: `QUIPU_TEST_BIN` if it is set, else the one that was built with the test.
+    /// Settings for the program under test: `QUIPU_TEST_BIN` if set, else the one built with the
+    /// test.
     pub fn new(built: &str, data: &Path, durability: Durability) -> Launch {
         let binary = std::env::var_os("QUIPU_TEST_BIN").map_or_else(|| PathBuf::from(built), PathBuf::from);
         let (data, segment_bytes) = (data.to_path_buf(), SEGMENT_BYTES);
@@ -107,7 +109,8 @@ impl Launch {
         let stderr = collect_stderr(child.stderr.take().expect("stderr was piped"));
         let (serves, ready) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().expect("stdout was piped"));
-        // Reads on after the address was found, so that the program never waits for a full pipe.
+        // Keeps reading after the address was found, so that the program never waits for a full
+        // pipe.
         thread::spawn(move || {
             let mut directory_report = String::new();
             for line in stdout.lines().map_while(Result::ok) {
@@ -142,7 +145,7 @@ impl Launch {
         }
     }
 
-    /// Starts it and kills it after this long, whether it serves by then or is still recovering.
+    /// Starts it and kills it after this time, whether it serves by then or still recovers.
     pub fn start_and_kill(&self, length: Duration) -> Result<(), LaunchError> {
         let mut child = self.spawn(Stdio::null())?;
         let stderr = collect_stderr(child.stderr.take().expect("stderr was piped"));
@@ -156,7 +159,7 @@ impl Launch {
     fn spawn(&self, stdout: Stdio) -> Result<Child, LaunchError> {
         let mut words = self.wrapper.iter().map(OsString::as_os_str).chain([self.binary.as_os_str()]);
         let mut command = Command::new(words.next().expect("the executable has a name"));
-        // Those of the test are mistakes to the program.
+        // The program would reject the test's own variables as mistakes.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("QUIPU_")) {
             command.env_remove(name);
         }
@@ -177,22 +180,22 @@ impl Launch {
 }
 
 impl Program {
-    /// Where it serves RESP.
+    /// Its RESP address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it serves HTTP, unless it was told not to.
+    /// Its HTTP address, unless HTTP is off.
     pub fn http(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// What it said of the directory it was started on.
+    /// Its report on the data directory.
     pub fn directory_report(&self) -> &str {
         &self.directory_report
     }
 
-    /// How many records of the journal the start had to read; `None` if it does not say.
+    /// Number of journal records that the start replayed; `None` if the report does not contain it.
     pub fn records_replayed(&self) -> Option<u64> {
         let before = self
             .directory_report
@@ -202,12 +205,12 @@ impl Program {
         before.rsplit(' ').next()?.parse().ok()
     }
 
-    /// How long the start took until it served.
+    /// Duration of the start until it served.
     pub fn ready_after(&self) -> Duration {
         self.ready_after
     }
 
-    /// The most memory it has had in use at once (the kernel's high-water mark of its resident set), in bytes.
+    /// Largest memory in use so far (the kernel's high-water mark of the resident set), in bytes.
     pub fn memory_bytes_most(&self) -> std::io::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -220,23 +223,23 @@ impl Program {
         self.child.id()
     }
 
-    /// Ends it at once, as `kill -9` does, and waits until it is gone.
+    /// Kills it, as `kill -9` does, and waits until it is gone.
     pub fn kill9(mut self) -> String {
         self.kill_and_wait()
     }
 
-    /// Waits until it ends by itself; returns how it ended and what it said on stderr.
+    /// Waits until it ends by itself; returns its exit status and stderr output.
     pub fn wait(mut self) -> std::io::Result<(ExitStatus, String)> {
         let pid = Pid::from_child(&self.child);
         self.wait_for_exit(pid)
     }
 
-    /// Asks it to stop, as `kill` does, and waits until it has; returns how it ended and what it said on stderr.
+    /// Asks it to stop, as `kill` does, and waits; returns its exit status and stderr output.
     pub fn terminate(self) -> std::io::Result<(ExitStatus, String)> {
         self.stop_with(Signal::TERM)
     }
 
-    /// Asks it to stop, as a terminal that closes does; the same otherwise.
+    /// Asks it to stop, as a closing terminal does; otherwise like `terminate`.
     pub fn hang_up(self) -> std::io::Result<(ExitStatus, String)> {
         self.stop_with(Signal::HUP)
     }
@@ -249,7 +252,7 @@ impl Program {
 
     fn wait_for_exit(&mut self, pid: Pid) -> std::io::Result<(ExitStatus, String)> {
         let (alive, ended) = mpsc::channel::<()>();
-        // One that hangs is ended the hard way, which its status then shows.
+        // A hanging program is killed, which its status then shows.
         let watch = thread::spawn(move || {
             if ended.recv_timeout(STOP_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -275,7 +278,7 @@ impl Drop for Program {
     }
 }
 
-/// Keeps what the program writes to stderr, until it ends.
+/// Collects the program's stderr until it ends.
 fn collect_stderr(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -284,7 +287,7 @@ fn collect_stderr(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> 
     })
 }
 
-/// For how long something took.
+/// Current time, to measure durations.
 #[allow(clippy::disallowed_methods, reason = "a real program is waited for, nothing here is simulated")]
 fn now() -> Instant {
     Instant::now()

@@ -1,13 +1,16 @@
-//! A network that does what networks do, between a client and a real server: TCP that is slow, loses replies, breaks.
+//! Simulates a faulty network between a client and a real server: slow TCP, lost replies, broken
+//! connections.
 //!
-//! In: where the server is, and a plan: what each request meets, by its number. Out: an address to connect to instead.
+//! In: the server's address, and a plan with the fault of each request, by its number. Out: an
+//! address to connect to instead.
 //!
-//! A request here is what has arrived at once: a small call is one, a long pipeline several, so that it may break half-way.
+//! A request here is a chunk of bytes that arrives at once. A small call is one chunk, a long
+//! pipeline several, so that it may break half-way.
 //!
 //! Invariants:
-//! - bytes that come through are the ones that were sent, in order;
-//! - a request that is delayed reaches the server though its client has given up meanwhile;
-//! - a proxy that is dropped closes everything it opened.
+//! - forwarded bytes are the sent ones, in order;
+//! - a delayed request reaches the server even if its client has given up meanwhile;
+//! - a dropped proxy closes everything it opened.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,28 +19,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Read at once: less than a long pipeline has, so that it comes in several.
+/// Bytes per read: less than a long pipeline has, so that it comes in several.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// How long a connection to the server may take.
+/// Timeout of connecting to the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a request meets.
+/// Fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkFault {
-    /// It goes through, and so does its reply.
+    /// The request and its reply go through.
     PassThrough,
-    /// It goes through after this long.
+    /// The request goes through after this delay.
     Delay(Duration),
-    /// It goes through; neither its reply nor any later one on this connection does.
+    /// The request goes through; its reply and all later ones on this connection are lost.
     LoseReplies,
-    /// It goes through, then the connection is closed, before any reply.
+    /// The request goes through, then the connection is closed, before any reply.
     CutAfter,
-    /// The connection is closed, and it does not go through.
+    /// The connection is closed, and the request does not go through.
     CutBefore,
-    /// Nothing goes through on this connection any more, in either direction, and nobody is told.
+    /// This connection transfers nothing more, in either direction, and neither side is notified.
     HalfOpen,
-    /// The client's connection is reset, and it does not go through.
+    /// The client's connection is reset, and the request does not go through.
     Reset,
 }
 
@@ -57,7 +60,7 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// Listens on a free port, and lets through to this server what the plan says.
+    /// Listens on a free port, and forwards to this server as the plan says.
     pub fn start(to: SocketAddr, plan: impl Fn(u64) -> NetworkFault + Send + Sync + 'static) -> io::Result<Proxy> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -70,7 +73,7 @@ impl Proxy {
                     if state.closed.load(Ordering::SeqCst) {
                         return;
                     }
-                    // A server that is down is a connection that is closed at once.
+                    // If the server is down, the connection is closed at once.
                     if let Ok(client) = client {
                         let _ = state.connect(client);
                     }
@@ -80,12 +83,12 @@ impl Proxy {
         Ok(Proxy { address, state, acceptor: Some(acceptor) })
     }
 
-    /// Where to connect.
+    /// Address of the proxy.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many requests have come.
+    /// Number of requests so far.
     pub fn requests(&self) -> u64 {
         self.state.requests.load(Ordering::SeqCst)
     }
@@ -94,7 +97,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.closed.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -125,13 +128,14 @@ impl ProxyState {
         Ok(())
     }
 
-    /// Carries requests until either side ends, or the weather does it.
+    /// Forwards requests until either side ends or a fault ends the connection.
     fn forward_requests(&self, mut client: TcpStream, mut server: TcpStream, drops_replies: &AtomicBool) {
         let mut chunk = vec![0; CHUNK_BYTES];
         while client.peek(&mut chunk).is_ok_and(|bytes| bytes > 0) {
             let fault = (self.plan)(self.requests.fetch_add(1, Ordering::SeqCst));
             match fault {
-                // What was not read when a socket is closed makes it a reset; the other copies are let go of first.
+                // Closing a socket with unread bytes makes it a reset; the other copies are dropped
+                // first.
                 NetworkFault::Reset => {
                     drops_replies.store(true, Ordering::SeqCst);
                     let _ = server.shutdown(Shutdown::Both);
@@ -159,7 +163,7 @@ impl ProxyState {
             }
         }
         let _ = client.shutdown(Shutdown::Both);
-        // What was written before this still arrives.
+        // Bytes written before this still arrive.
         let _ = server.shutdown(Shutdown::Write);
     }
 
@@ -169,7 +173,7 @@ impl ProxyState {
     }
 }
 
-/// Carries replies, or drops them, until the server ends the connection.
+/// Forwards replies, or drops them, until the server ends the connection.
 fn replies(drops_replies: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(bytes) = from.read(&mut chunk) {
@@ -180,7 +184,7 @@ fn replies(drops_replies: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
             break;
         }
     }
-    // One that is to be half open, or reset, is not closed here.
+    // A connection that becomes half open, or is reset, is not closed here.
     if !drops_replies.load(Ordering::SeqCst) {
         let _ = to.shutdown(Shutdown::Both);
     }
@@ -190,7 +194,7 @@ fn replies(drops_replies: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
 mod tests {
     use super::*;
 
-    /// A server that answers each byte with the next one, and tells what it got.
+    /// A server that answers each byte with the next one, and records the received bytes.
     fn server() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (address, got) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
@@ -219,7 +223,7 @@ mod tests {
         Ok(reply[0])
     }
 
-    /// What the second request of a connection comes to, and whether the server gets it.
+    /// Result of a connection's second request, and a flag if the server received it.
     fn send_through(fault: NetworkFault) -> (io::Result<u8>, bool) {
         let (address, got) = server();
         let proxy = Proxy::start(address, move |n| if n == 1 { fault } else { NetworkFault::PassThrough }).unwrap();
@@ -227,7 +231,7 @@ mod tests {
         client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         assert_eq!(ask(&mut client, 7).unwrap(), 8);
         let reply = ask(&mut client, 20);
-        // The server may take a moment to see what came through.
+        // The server may receive it a little later.
         let came = (0..100).any(|_| {
             thread::sleep(Duration::from_millis(if reply.is_ok() { 0 } else { 5 }));
             got.lock().unwrap().contains(&20)

@@ -1,7 +1,8 @@
-//! A small blocking RESP2 client: sends pipelines, reads replies one by one, and tells a reply that did not come from one that
-//! did.
+//! Implements a small blocking RESP2 client: it sends pipelines, reads replies one by one, and
+//! distinguishes a missing reply from one that came.
 //!
-//! Not here: what the bytes of a reply mean (`quipu-protocol`); reconnecting, retrying: a test wants to see the connection break.
+//! Not here: the meaning of a reply's bytes (`quipu-protocol`). It neither reconnects nor retries:
+//! a test wants to see the connection break.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use quipu_protocol::resp::ReplyReader;
 pub use quipu_protocol::resp::Value;
 
-/// How long a connection may take to be accepted.
+/// Timeout of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection.
@@ -21,7 +22,8 @@ pub struct TestRespClient {
 }
 
 impl TestRespClient {
-    /// Connects; a reply that takes longer than `timeout` is an error of kind `WouldBlock` or `TimedOut`.
+    /// Connects; a reply that takes longer than `timeout` is an error of kind `WouldBlock` or
+    /// `TimedOut`.
     pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<TestRespClient> {
         let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
@@ -39,7 +41,7 @@ impl TestRespClient {
         self.stream.write_all(&bytes)
     }
 
-    /// Sends requests that were encoded before, in one write.
+    /// Sends encoded requests, in one write.
     pub fn send_encoded(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }

@@ -1,14 +1,16 @@
-//! Seeded chance: the same seed throws the same numbers, so a failure that prints its seed can be had again.
+//! Draws seeded random numbers: the same seed gives the same numbers, so a printed seed repeats a
+//! failure.
 //!
-//! The generator is splitmix64: its state is a counter, so several threads may throw the same dice without a lock. Good
-//! enough to choose tests by, and nothing else.
+//! The generator is splitmix64: its state is a counter, so several threads may share it without a
+//! lock. It is good enough to choose tests, and for nothing else.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quipu_model::Rng;
 
-/// Splitmix64's step: 2^64 divided by the golden ratio, made odd, so that the counter visits every state.
+/// Increment of splitmix64: 2^64 divided by the golden ratio, made odd, so that the counter visits
+/// every state.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A seeded generator.
@@ -18,12 +20,12 @@ pub struct SeededRng {
 }
 
 impl SeededRng {
-    /// Dice that throw what this seed decides.
+    /// Creates a generator with this seed.
     pub fn new(seed: u64) -> SeededRng {
         SeededRng { state: AtomicU64::new(seed) }
     }
 
-    /// 64 bits.
+    /// Draws 64 bits.
     pub fn next_u64(&self) -> u64 {
         let mut z = self.state.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,13 +33,13 @@ impl SeededRng {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 up to, not including, `bound`; 0 if the bound is 0.
+    /// Draws a number from 0 up to, not including, `bound`; 0 if the bound is 0.
     pub fn below(&self, bound: usize) -> usize {
         // The high half of the product: no division, and a bias of at most bound / 2^64.
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// A number of the range, both ends included.
+    /// Draws a number of the range, both ends included.
     pub fn between(&self, range: RangeInclusive<i64>) -> i64 {
         let (low, high) = (i128::from(*range.start()), i128::from(*range.end()));
         let width = u128::try_from(high - low + 1).unwrap_or(0);
@@ -45,24 +47,25 @@ impl SeededRng {
         i64::try_from(low + offset as i128).unwrap_or(*range.start())
     }
 
-    /// True `percent` times in a hundred.
+    /// Returns true with a probability of `percent` in a hundred.
     pub fn chance(&self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of them. Panics if there are none.
+    /// Draws one of the choices. Panics if there are none.
     pub fn pick<'a, T>(&self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len())]
     }
 
-    /// Puts them in any order, each as likely as the next.
+    /// Shuffles the items; every order is equally likely.
     pub fn shuffle<T>(&self, items: &mut [T]) {
         for end in (1..items.len()).rev() {
             items.swap(end, self.below(end + 1));
         }
     }
 
-    /// New dice for a part of the test, so that what it throws does not change what the others do.
+    /// Creates a generator for a part of the test, so that its draws do not change the other parts'
+    /// draws.
     #[must_use]
     pub fn fork(&self) -> SeededRng {
         SeededRng::new(self.next_u64())

@@ -1,4 +1,4 @@
-//! Time that stands still until a test moves it.
+//! Provides a clock that stands still until a test moves it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quipu_model::{Clock, Millis};
 
-/// A clock in the hands of a test. Clones show the same time.
+/// A clock under a test's control. Clones show the same time.
 #[derive(Debug, Clone, Default)]
 pub struct SimClock {
     state: Arc<ClockState>,
@@ -19,7 +19,7 @@ struct ClockState {
 }
 
 impl SimClock {
-    /// A clock that shows this time of day.
+    /// Creates a clock that shows this time of day.
     pub fn new(wall: Millis) -> SimClock {
         let clock = SimClock::default();
         clock.set_wall(wall);

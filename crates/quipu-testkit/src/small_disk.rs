@@ -1,32 +1,34 @@
-//! A disk of a few megabytes, to be filled: a tmpfs, mounted for one test and gone with it.
+//! Mounts a disk of a few megabytes for a test to fill: a tmpfs for one test.
 //!
-//! Mounted directly where that is allowed (root); else the test runs itself again in a mount namespace of its own, where it is. Where neither works the
-//! test fails and says so: a full disk that cannot be had proves nothing.
+//! It mounts directly where that is allowed (root). Otherwise the test runs itself again in its own
+//! mount namespace. If neither works, the test fails with the reason: without a full disk it proves
+//! nothing.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Set in a test that runs in a namespace of its own.
+/// Set in a test that runs in its own namespace.
 const NAMESPACE_VARIABLE: &str = "QUIPU_TEST_IN_NAMESPACE";
 
-/// What a filler writes at a time; at the end less, so that nothing is left.
+/// Bytes per write of a filler; smaller at the end, so that no space is left.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A mounted disk. Dropping it takes it away, with all that is on it.
+/// A mounted disk. Dropping it unmounts it and deletes its contents.
 #[derive(Debug)]
 pub struct SmallDisk {
     dir: PathBuf,
 }
 
-/// A file that takes space which others want.
+/// A file that takes the free space.
 #[derive(Debug)]
 pub struct Filler {
     path: PathBuf,
 }
 
-/// Runs a test on a disk of this size. `name` is the test's own full name, by which it is run again if it must be.
+/// Runs a test on a disk of this size. `name` is the test's own full name, for a second run in a
+/// namespace.
 ///
 /// # Panics
 /// If there is no way to mount such a disk, or the test fails.
@@ -58,18 +60,18 @@ impl SmallDisk {
             return Ok(disk);
         }
         let output = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();
-        // Not mounted, so there is only the directory to take away.
+        // Not mounted, so only the directory must be removed.
         let _ = std::fs::remove_dir(&disk.dir);
         std::mem::forget(disk);
         Err(io::Error::other(output))
     }
 
-    /// Where it is.
+    /// Directory of the disk.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Another file, which takes all the space there is.
+    /// Creates another file that takes all free space.
     pub fn fill(&self) -> io::Result<Filler> {
         let filler = Filler { path: self.dir.join("another-file") };
         filler.grow()?;
@@ -79,14 +81,14 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: whoever still has a file open there keeps it until it is closed.
+        // Lazily: a process with an open file there keeps it until it is closed.
         let _ = Command::new("umount").arg("-l").arg(&self.dir).output();
         let _ = std::fs::remove_dir(&self.dir);
     }
 }
 
 impl Filler {
-    /// Takes what has become free; returns how many bytes.
+    /// Takes newly freed space; returns the number of bytes.
     pub fn grow(&self) -> io::Result<u64> {
         let mut file: File = OpenOptions::new().create(true).append(true).open(&self.path)?;
         let (mut piece, mut taken) = (PIECE_BYTES, 0);
@@ -101,7 +103,7 @@ impl Filler {
         Ok(taken)
     }
 
-    /// Gives all of it back.
+    /// Frees all of it.
     pub fn remove(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }

@@ -1,6 +1,8 @@
-//! `quipu accuracy`: measures every error that the approximate kinds promise, on this machine, from a seed.
+//! `quipu accuracy`: measures every error bound of the approximate kinds, on this machine, from a
+//! seed.
 //!
-//! Not here: what is measured (`quipu_sketch::accuracy`), how a picture looks (`plot`), how good a figure must be (`cargo xtask bench accuracy`).
+//! Not here: the measurements (`quipu_sketch::accuracy`), the layout of a chart (`plot`), the
+//! required figures (`cargo xtask bench accuracy`).
 
 mod plot;
 
@@ -17,10 +19,10 @@ use crate::json::Json;
 use crate::progress::Progress;
 use crate::terminal;
 
-/// Steps of the bar.
+/// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
-/// Measures and prints.
+/// Measures, and prints the figures.
 pub fn accuracy(flags: &AccuracyArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let scale = if flags.quick { Scale::Quick } else { Scale::Full };
     let report = {
@@ -79,7 +81,7 @@ fn json(report: &Report) -> Json {
     ])
 }
 
-/// Errors to four digits behind the point, sizes and places as they are.
+/// An error with four decimals; sizes and counts print as they are.
 fn rounded(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

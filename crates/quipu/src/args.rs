@@ -1,7 +1,8 @@
-//! The command line, as clap reads it.
+//! Defines the command line for clap.
 //!
-//! The flags of `serve` are not written here: they are made from the table of settings, so that flag, variable and key of a setting
-//! cannot drift apart. Their values stay text until `config` has seen all of them, so that every mistake is told at once.
+//! The flags of `serve` are not written here: they come from the table of settings. So the flag,
+//! variable and key of a setting cannot drift apart. `config` parses the values of these flags, so
+//! that it reports every mistake at once.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,25 +18,27 @@ use crate::config::settings::{SETTINGS, Setting};
 use crate::config::{DATA_DEFAULT, Origin, RawSetting, variables};
 use crate::stores::args as stores;
 
-/// The address that client commands talk to unless told otherwise: where `quipu serve` listens by default.
+/// Default address of the client commands: where `quipu serve` listens by default.
 const SERVER_DEFAULT: &str = "127.0.0.1:7379";
 
-/// Names that `list` collects before it stops, unless told otherwise: about 100 MB of them at their longest.
+/// Default number of names that `list` collects: about 100 MB of names at their longest.
 const LIST_NAMES_MAX: &str = "100000";
 
-/// Most commands in flight per connection of a bench: their replies fit what a server holds for one connection.
+/// Most commands in flight per connection of a bench. Their replies fit the bytes that a server
+/// holds for one connection.
 const PIPELINE_MAX: u64 = 10_000;
 
-/// Most counters of a bench: its commands are made beforehand, 41 bytes each.
+/// Most counters of a bench. The bench builds its commands beforehand, 41 bytes each.
 const KEYS_MAX: u64 = 20_000_000;
 
-/// Most connections of a bench: as many as a server accepts by default.
+/// Most connections of a bench: the number that a server accepts by default.
 const CONNECTIONS_MAX: u64 = 10_000;
 
-/// Most measurements of one figure.
+/// Most repetitions of one measurement.
 const REPETITIONS_MAX: u64 = 1000;
 
-/// Shortest and longest measurement: below, ticks of the kernel's clocks show; above, it hangs.
+/// Shortest and longest measurement. Below, the ticks of the kernel's clocks show; above, the bench
+/// seems to hang.
 const SECONDS_MIN: f64 = 0.01;
 const SECONDS_MAX: f64 = 3600.0;
 
@@ -47,36 +50,36 @@ Examples:
 
 const EXAMPLES: &str = "\
 Examples:
-  quipu serve                              count on 127.0.0.1:7379, data in ./quipu-data
+  quipu serve                              serve on 127.0.0.1:7379, data in ./quipu-data
   quipu serve --durability relaxed         acks survive the process, not a loss of power
   quipu serve --config quipu.toml
   quipu config check --config quipu.toml   the effective configuration and every mistake in it
   quipu add likes:42                       1
   quipu add stock:7 -3                     -3
   quipu list likes:
-  quipu inspect ./quipu-data               are journal and ledger whole?
-  quipu clock                              is the server's time where the wall clock is?
-  quipu audit                              do they say the same, and are their numbers right?
-  quipu writers                            the lives of this node, on a shared store
+  quipu inspect ./quipu-data               check that journal and ledger are whole
+  quipu clock                              compare the server's time with the wall clock
+  quipu audit                              compare journal and ledger, and recompute their numbers
+  quipu writers                            the incarnations of this node, on a shared store
   quipu import redis://old:6379 --match 'likes:*' --store redis://10.0.0.5:6379
   quipu export --from 127.0.0.1:7379       every counter, as NDJSON
-  quipu backup /backup/monday              a copy of everything, while counting goes on
+  quipu backup /backup/monday              a full copy, while counting goes on
   quipu restore /backup/monday --data ./quipu-data
-  quipu bench                              how fast is it here?
+  quipu bench                              measure the speed on this machine
   redis-cli -p 7379 INCR likes:42          every Redis client works
   curl -X POST 127.0.0.1:7380/v1/counters/likes:42/add";
 
 const GET_EXAMPLES: &str = "\
-Of a unique the value is the estimate, of a frequency or a top how much came in all. A terminal shows a table with kinds and bounds; \
-a pipe gets one value a line.
+The value of a unique is its estimate; the value of a frequency or a top is the total of its counts. A terminal shows a table with \
+kinds and bounds; a pipe gets one value per line.
 
 Examples:
   quipu get likes:42
   quipu get likes:42 likes:43
-  quipu get visitors:today --json          with kind, bounds and whether it is exact";
+  quipu get visitors:today --json          with kind, bounds and exactness";
 
 const LIST_EXAMPLES: &str = "\
-A terminal shows a table with bounds; a pipe gets a line for each counter: name, value, kind, with tabs between them.
+A terminal shows a table with bounds. A pipe gets one line per counter: name, value and kind, separated by tabs.
 
 Examples:
   quipu list
@@ -85,8 +88,8 @@ Examples:
 
 const SERVE_EXAMPLES: &str = "\
 Every setting is also a key of [server] in the configuration file and a variable: --segment-bytes is segment_bytes and
-QUIPU_SEGMENT_BYTES, --limits-connections is limits.connections and QUIPU_LIMITS_CONNECTIONS. A flag goes before a variable, a
-variable before the file, the file before the default. Any other variable that begins with QUIPU_ is a mistake.
+QUIPU_SEGMENT_BYTES, --limits-connections is limits.connections and QUIPU_LIMITS_CONNECTIONS. A flag overrides a variable,
+a variable the file, the file the default. Any other variable that begins with QUIPU_ is a mistake.
 
 Examples:
   quipu serve
@@ -103,76 +106,77 @@ Examples:
     durability = \"relaxed\"";
 
 const BACKUP_EXAMPLES: &str = "\
-The backup has everything that was acknowledged before it began. A running server makes it itself, for clients on its own \
-machine. Within one file system the backup shares the ledger's tables with the data directory, which costs nothing; to survive \
-the disk, name a place on another one.
+The backup contains everything acknowledged before it began. A running server writes it itself, for clients on its own \
+machine only. Within one file system the backup shares the ledger's tables with the data directory, at no cost. To survive the \
+loss of the disk, choose a directory on another one.
 
 Examples:
   quipu backup /backup/monday
   quipu backup /backup/monday --server 127.0.0.1:7400
-  quipu backup /backup/monday --data ./quipu-data    the server is stopped
-  quipu inspect /backup/monday                       is it whole?";
+  quipu backup /backup/monday --data ./quipu-data    with the server stopped
+  quipu inspect /backup/monday                       check that it is whole";
 
 const RESTORE_EXAMPLES: &str = "\
-The restored directory goes on as a new writer, so the one it was copied from may live on.
+The restored directory continues as a new writer, so the original directory may stay in use.
 
 Examples:
   quipu restore /backup/monday --data ./quipu-data
   quipu serve --data ./quipu-data";
 
 const WRITERS_EXAMPLES: &str = "\
-A writer is a node in one of its lives: a start goes on with the last one after a clean stop and begins a new one after a crash. \
-What a life that is over has not settled, the next one settles for it.
+A writer is one incarnation of a node. After a clean stop the next start continues the incarnation; after a crash it begins a \
+new one. The new incarnation settles the unsettled changes of the earlier ones.
 
 Examples:
   quipu writers
   quipu writers --data /var/lib/quipu --json
-  quipu writers --store redis://10.0.0.5:6379      everybody who writes to the store
+  quipu writers --store redis://10.0.0.5:6379      all writers of the store
   quipu writers retire WRITER --store redis://10.0.0.5:6379
-  quipu writers adopt WRITER --data /var/lib/quipu --store redis://10.0.0.5:6379      its node refuses to count until this is said
+  quipu writers adopt WRITER --data /var/lib/quipu --store redis://10.0.0.5:6379      the node refuses to count until then
 
-A node that was away for longer than `retire_after` and twice `grace` may have adds of which nobody can tell any more whether the store has them. \
-`adopt` counts those that its directory does not know to be confirmed: all that was added since the last settle it has heard of. With --drop they are not.";
+After an absence longer than `retire_after` and twice `grace`, a node may have adds with an unknown outcome: the store has them or \
+has not. `adopt` counts the adds that its directory does not know to be confirmed: all adds since the last settle with a recorded \
+reply. With --drop it drops them.";
 
 const CLOCK_EXAMPLES: &str = "\
-A server's time never goes back: after a stop it goes on from the newest time in its directory. If the machine's clock was wrong when \
-the server started, that time may lie in the future, and every token that carries its true time is refused as too old. `lower` puts \
-it back to the wall clock. Counts do not change. What it costs:
+A server's time never goes back: after a stop it continues from the newest time in its directory. If the machine's clock was wrong at \
+a start, that time may lie in the future. The server then refuses every token that carries its true time, as too old. `lower` sets the \
+server's time back to the wall clock. Counts do not change. The costs:
 
-  - Tokens that the server had forgotten by the wrong time: those that carry a time are refused, those that carry none may be applied
-    again. Stop clients that retry with such tokens first.
-  - Expiry that was set by the wrong time stays: such a counter expires later, by as much as the time was ahead.
-  - Windows and decays whose newest pane lies in the future count events as late until then: delete those counters.
+  - Tokens that the server forgot by the wrong time: it refuses those that carry a time, and may apply those without one again.
+    Stop clients that retry with such tokens first.
+  - An expiry that was set by the wrong time stays: the counter expires later, by the lead of that time.
+  - Windows and decays with their newest pane in the future count events as late until then. Delete those counters.
 
 Examples:
-  quipu clock --data ./quipu-data                  how far is it ahead? Exit status 1 if by more than a minute
-  quipu clock lower --data ./quipu-data            the server is stopped, and the machine's clock is right again
+  quipu clock --data ./quipu-data                  print its lead; exit status 1 if more than a minute
+  quipu clock lower --data ./quipu-data            with the server stopped and the machine's clock right again
   quipu clock lower --data ./quipu-data --store redis://10.0.0.5:6379";
 
 const AUDIT_EXAMPLES: &str = "\
-Compares what ledger and journal say with each other and with the numbers kept in them: counters, values, epochs, expiry, hashes, \
-own cells. Of a running node, what is found is a moment of it.
+Compares ledger and journal with each other and with the numbers kept in them: counters, values, epochs, expiry, hashes, own \
+cells. The result for a running node is a snapshot of one moment.
 
 Examples:
   quipu audit
   quipu audit --data /var/lib/quipu --json
-  quipu audit --store redis://10.0.0.5:6379        every row of a store: can we have written it, has every cell a writer?";
+  quipu audit --store redis://10.0.0.5:6379        every row of a store: valid contents, and a writer for every cell";
 
 const BENCH_EXAMPLES: &str = "\
-Starts a private server in a temporary directory, on a core of its own, drives it from another core and prints throughput, the time \
-from sending a pipeline to its last reply, and the server's CPU time per operation. Figures of a busy machine move by a factor of two \
-between runs; ratios to a server that was measured in turn with it do not, and CPU time per operation moves least.
+Starts a private server in a temporary directory, on a core of its own, and drives it from another core. Prints throughput, the time \
+from sending a pipeline to its last reply, and the server's CPU time per operation. On a busy machine, figures vary by a factor of two \
+between runs. Ratios to a server that is measured in turn do not, and CPU time per operation varies least.
 
 Examples:
   quipu bench
-  quipu bench --with-redis                        redis-server too, in turn, and the ratios
-  quipu bench --with-redis --with-floor           and a server that does nothing: the most that can be gained
+  quipu bench --with-redis                        also redis-server, in turn, and the ratios
+  quipu bench --with-redis --with-floor           also a server that does nothing: the upper bound of any gain
   quipu bench --with-redis --plot bench.svg --json > bench.json
   quipu bench --modes durable --pipelines 1 --keys 1 --seconds 5
   quipu bench --command get --keys 1000,1000000
-  quipu bench --server 127.0.0.1:7379 --pid 4711  one that runs; makes counters bench:…";
+  quipu bench --server 127.0.0.1:7379 --pid 4711  a running server; creates counters bench:…";
 
-/// Counters that lose nothing and count nothing twice.
+/// Counters that lose nothing and count nothing twice
 #[derive(Debug, Parser)]
 #[command(name = "quipu", version, after_help = EXAMPLES)]
 pub struct Cli {
@@ -182,83 +186,86 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Task {
-    /// Serve counters: RESP for every Redis client, JSON over HTTP for everybody else
+    /// Serve counters over RESP, for every Redis client, and as JSON over HTTP
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
     /// Add to a counter and print its value
     #[command(allow_negative_numbers = true, after_help = "Examples:\n  quipu add likes:42\n  quipu add stock:7 -3")]
     Add(ServerCall<AddArgs>),
-    /// Print the values of counters, of any kind; - for one that is not there
+    /// Print the values of counters, of any kind; - for a counter that does not exist
     #[command(after_help = GET_EXAMPLES)]
     Get(ServerCall<GetArgs>),
-    /// Delete counters and print how many there were
+    /// Delete counters and print the number of counters deleted
     #[command(after_help = "Example:\n  quipu del likes:42")]
     Del(ServerCall<DelArgs>),
-    /// Set a counter to 0 and print what it had; every add is in that value or comes after it
+    /// Set a counter to 0 and print its old value; every add is in that value or comes after it
     #[command(after_help = "Example:\n  quipu reset likes:42")]
     Reset(ServerCall<ResetArgs>),
     /// List counters with their values and kinds
     #[command(after_help = LIST_EXAMPLES)]
     List(ServerCall<ListArgs>),
-    /// Ask a server whether it answers; exit status 1 if it does not. For health checks where there is no shell
+    /// Check that a server answers; exit status 1 if it does not. For health checks without a shell
     #[command(after_help = "Examples:\n  quipu health --server 127.0.0.1:7379\n  quipu health --store")]
     Health(ServerCall<HealthArgs>),
-    /// Look into the data directory of a stopped or crashed server; changes nothing
+    /// Inspect the data directory of a stopped or crashed server; changes nothing
     #[command(after_help = "Examples:\n  quipu inspect ./quipu-data\n  quipu inspect ./quipu-data --dump | less")]
     Inspect(InspectArgs),
-    /// Print the lives of a node and what each still says on a shared store, or all writers of a store; changes nothing
+    /// Print the incarnations of a node and their cells on a shared store, or all writers of a
+    /// store; changes nothing
     #[command(after_help = WRITERS_EXAMPLES)]
     Writers(stores::WritersArgs),
-    /// Compare the newest time in a data directory with the wall clock; `lower` puts it back
+    /// Compare the newest time in a data directory with the wall clock; `lower` sets it back
     #[command(after_help = CLOCK_EXAMPLES)]
     Clock(ClockArgs),
-    /// Count everything in a data directory again, or check every row of a store; changes nothing, exit status 1 if something has drifted
+    /// Recompute everything in a data directory, or check every row of a store; changes nothing,
+    /// exit status 1 on drift
     #[command(after_help = AUDIT_EXAMPLES)]
     Audit(stores::DirectoryOrStoreArgs),
-    /// Print what each writer says of a counter in a store; changes nothing
+    /// Print the cell of each writer of a counter in a store; changes nothing
     #[command(after_help = stores::SHARDS_EXAMPLES)]
     Shards(stores::ShardsArgs),
-    /// Import counters from a Redis or a PostgreSQL into a store; may be repeated, and killed and run again
+    /// Import counters from a Redis or a PostgreSQL into a store; may be repeated, or killed and
+    /// run again
     #[command(after_help = stores::IMPORT_EXAMPLES)]
     Import(stores::ImportArgs),
-    /// Copy all counters from one store to another, and compare
+    /// Copy all counters from one store to another, and compare both
     #[command(after_help = stores::COPY_EXAMPLES)]
     Copy(stores::CopyArgs),
-    /// Write the counters of a store, or of a server that runs, as NDJSON or CSV
+    /// Write the counters of a store, or of a running server, as NDJSON or CSV
     #[command(after_help = stores::EXPORT_EXAMPLES)]
     Export(stores::ExportArgs),
-    /// Copy everything to another directory, while the server goes on counting
+    /// Copy everything to another directory while the server goes on counting
     #[command(after_help = BACKUP_EXAMPLES)]
     Backup(BackupArgs),
     /// Make a data directory from a backup, after verifying all of it
     #[command(after_help = RESTORE_EXAMPLES)]
     Restore(RestoreArgs),
-    /// Measure how fast this server is on this machine, beside Redis if asked for
+    /// Measure the speed of this server on this machine, optionally beside Redis
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
     /// A server that does nothing, for `bench --with-floor`
     #[command(hide = true)]
     BenchFloor {
-        /// What it is asked for
+        /// The command it answers
         command: Verb,
-        /// Where it listens
+        /// The address it listens at
         address: std::net::SocketAddr,
     },
-    /// Measure the errors of all approximate kinds, beside what is published
+    /// Measure the errors of all approximate kinds, beside the published figures
     #[command(after_help = ACCURACY_EXAMPLES)]
     Accuracy(AccuracyArgs),
-    /// Look at the configuration
+    /// Check the configuration
     #[command(subcommand)]
     Config(ConfigTask),
-    /// Print documentation that is made from the code
+    /// Print documentation that is generated from the code
     #[command(hide = true)]
     Docs {
-        /// Which page
+        /// The page
         page: DocsPage,
     },
 }
 
-/// A page of documentation.
+/// A generated page of documentation.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub enum DocsPage {
     /// Every metric: docs/metrics.md
@@ -267,7 +274,7 @@ pub enum DocsPage {
     Commands,
     /// Every error: docs/errors.md
     Errors,
-    /// What `/openapi.json` says
+    /// The document of `/openapi.json`
     Openapi,
     /// Every setting, of the server and of namespaces: docs/configuration.md
     Configuration,
@@ -275,13 +282,13 @@ pub enum DocsPage {
 
 #[derive(Debug, Args)]
 pub struct AccuracyArgs {
-    /// Run for seconds instead of minutes; the figures have more noise then
+    /// Run for seconds instead of minutes; the figures then have more noise
     #[arg(long)]
     pub quick: bool,
-    /// Where chance begins; the same number gives the same figures
+    /// Seed of the random numbers; the same number gives the same figures
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Draw errors over items and over memory into this directory, as SVG
+    /// Directory for SVG charts of errors over items and over memory
     #[arg(long, value_name = "DIRECTORY")]
     pub plot: Option<PathBuf>,
     /// Print one JSON value
@@ -291,12 +298,13 @@ pub struct AccuracyArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigTask {
-    /// Print the effective configuration and every mistake with its line; exit status 1 if there is any
+    /// Print the effective configuration and every mistake with its line; exit status 1 on any
+    /// mistake
     #[command(after_help = "Example:\n  quipu config check --config quipu.toml")]
     Check(ServeArgs),
 }
 
-/// A question to a running server.
+/// A command to a running server, and that server.
 #[derive(Debug, Args)]
 pub struct ServerCall<T: Args> {
     #[command(flatten)]
@@ -305,13 +313,13 @@ pub struct ServerCall<T: Args> {
     pub target: ServerArgs,
 }
 
-/// Which server.
+/// The address and the password of a server.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Where the server listens: host:port, or a URL such as redis://:password@host:port
+    /// Address of the server: host:port, or a URL such as redis://:password@host:port
     #[arg(long, alias = "addr", value_name = "ADDRESS", env = "QUIPU_SERVER", default_value = SERVER_DEFAULT)]
     pub server: String,
-    /// Its password, if it asks for one
+    /// Password of the server, if it requires one
     #[arg(long, env = "QUIPU_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
 }
@@ -320,7 +328,7 @@ pub struct ServerArgs {
 pub struct AddArgs {
     /// The counter
     pub name: OsString,
-    /// What to add
+    /// The amount to add
     #[arg(default_value_t = 1)]
     pub delta: i64,
 }
@@ -330,7 +338,7 @@ pub struct GetArgs {
     /// The counters
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<OsString>,
-    /// Print JSON, an object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -350,20 +358,21 @@ pub struct ResetArgs {
 
 #[derive(Debug, Args)]
 pub struct HealthArgs {
-    /// Ask for its shared store, too: exit status 1 if that cannot be reached or forgets, or if there is none
+    /// Also check the shared store: exit status 1 if there is none, or if it is unreachable or may
+    /// forget writes
     #[arg(long)]
     pub store: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Only counters whose names begin with this
+    /// Prefix of the names to list
     #[arg(default_value = "")]
     pub prefix: OsString,
-    /// Stop after this many
+    /// Most names to list
     #[arg(long, value_name = "COUNT", default_value = LIST_NAMES_MAX)]
     pub limit: usize,
-    /// Print JSON, an object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -378,13 +387,13 @@ pub struct InspectArgs {
     pub dump: bool,
 }
 
-/// A data directory to be looked at; its server may run.
+/// A data directory to read; its server may be running.
 #[derive(Debug, Args)]
 pub struct DirectoryArgs {
     /// The data directory
     #[arg(long, value_name = "DIR", env = "QUIPU_DATA", default_value = DATA_DEFAULT)]
     pub data: PathBuf,
-    /// Print JSON, on one line
+    /// Print JSON on one line
     #[arg(long)]
     pub json: bool,
 }
@@ -400,7 +409,8 @@ pub struct ClockArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ClockTask {
-    /// Put the newest time in the directory of a stopped server back to the wall clock; see `quipu clock --help` for what it costs
+    /// Set the newest time in the directory of a stopped server back to the wall clock; see
+    /// `quipu clock --help` for the costs
     Lower(ClockLowerArgs),
 }
 
@@ -415,10 +425,10 @@ pub struct ClockLowerArgs {
 
 #[derive(Debug, Args)]
 pub struct BackupArgs {
-    /// Where to: a directory that is empty or does not exist yet, on the server's machine
+    /// Target: a directory on the server's machine, empty or not yet existing
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Back up this data directory of a stopped server instead of asking a running one
+    /// Data directory of a stopped server to back up, instead of a running server
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     #[command(flatten)]
@@ -430,64 +440,66 @@ pub struct RestoreArgs {
     /// The backup
     #[arg(value_name = "BACKUP")]
     pub backup: PathBuf,
-    /// The data directory to make: empty, or not there yet
+    /// The data directory to make: empty, or not yet existing
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Also measure a private redis-server of the matching persistence mode, in turn, and print the ratios
+    /// Also measure a private redis-server of the matching persistence mode, in turn, and print the
+    /// ratios
     #[arg(long)]
     pub with_redis: bool,
-    /// Also measure a server that does nothing but receive and send as many bytes: what no server can go below
+    /// Also measure a server that only receives and sends the same number of bytes: the lower bound
+    /// of any server
     #[arg(long)]
     pub with_floor: bool,
     /// A module that redis-server loads, such as RedisBloom's for 'cms.incrby' and 'topk.add'
     #[arg(long, value_name = "FILE", requires = "with_redis")]
     pub redis_module: Option<PathBuf>,
-    /// What an ack means: each is measured by itself
+    /// Durability modes; each is measured separately
     #[arg(long, value_name = "MODES", value_delimiter = ',', default_value = "memory,relaxed,durable")]
     pub modes: Vec<Durability>,
     /// Commands in flight per connection
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "1,16,64,256", value_parser = count(PIPELINE_MAX))]
     pub pipelines: Vec<usize>,
-    /// Counters that the commands are spread over; all are made first
+    /// Number of counters that receive the commands; the bench creates all of them first
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "1,1000000", value_parser = count(KEYS_MAX))]
     pub keys: Vec<usize>,
-    /// Connections
+    /// Number of connections
     #[arg(long, value_name = "COUNT", default_value = "50", value_parser = count(CONNECTIONS_MAX))]
     pub connections: usize,
-    /// How long each measurement takes, after a warm-up
+    /// Length of each measurement, after a warm-up
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub seconds: f64,
-    /// Measurements of each, of which the median is printed
+    /// Repetitions of each measurement; the median is printed
     #[arg(long, value_name = "COUNT", default_value = "5", value_parser = count(REPETITIONS_MAX))]
     pub repetitions: usize,
-    /// What is asked for
+    /// The command to send
     #[arg(long, value_enum, default_value = "incr")]
     pub command: Verb,
-    /// Print JSON, on one line
+    /// Print JSON on one line
     #[arg(long)]
     pub json: bool,
-    /// Draw time per operation against commands in flight, as SVG
+    /// SVG file for a chart of the time per operation over the commands in flight
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Where the temporary directory is made: on the disk to be measured
+    /// Directory for the temporary directory, on the disk to measure
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Measure a server that runs already, as it is
+    /// Address of a running server to measure as it is
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["with_redis", "modes", "dir"])]
     pub server: Option<String>,
-    /// Its process, if it runs on this machine: for its CPU time
+    /// Process id of that server if it runs on this machine, for its CPU time
     #[arg(long, requires = "server")]
     pub pid: Option<u32>,
-    /// Its password, if it asks for one
+    /// Password of the server, if it requires one
     #[arg(long, env = "QUIPU_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
 }
 
-/// A whole number from 1 on.
+/// A whole number of at least 1.
 fn count(most: u64) -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u64).range(1..=most).map(|count| count as usize)
 }
@@ -500,14 +512,14 @@ fn seconds(text: &str) -> Result<f64, String> {
     Ok(seconds)
 }
 
-/// The settings given as flags or variables, and the file that has the others.
+/// The settings from flags and variables, and the file with the other settings.
 #[derive(Debug, Default)]
 pub struct ServeArgs {
     /// The configuration file.
     pub config: Option<PathBuf>,
     /// In the order of the table of settings; not yet checked.
     pub raw_settings: Vec<RawSetting>,
-    /// Variables that begin with `QUIPU_` and that nothing reads.
+    /// Variables that begin with `QUIPU_` and have no meaning.
     pub unknown_variables: Vec<String>,
 }
 
@@ -563,7 +575,7 @@ fn setting_arg(setting: &'static Setting) -> Arg {
         .value_name(setting.form.value_name())
         .help(help);
     match setting.form {
-        // `--insecure` alone, or `--insecure=false` against a variable or a file that says otherwise.
+        // `--insecure` alone, or `--insecure=false` against another value in a variable or a file.
         ValueForm::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         _ => arg.allow_hyphen_values(true),
     }

@@ -1,6 +1,8 @@
-//! `quipu audit`: do ledger and journal of a data directory say the same, and are the numbers kept in them right?
+//! `quipu audit`: compares the ledger and the journal of a data directory, and recomputes the
+//! numbers kept in them.
 //!
-//! Exit status 0: they are; 1: something has drifted, each thing told by name, or the directory could not be read.
+//! Exit status 0: they agree. 1: something has drifted, each drift listed by name, or the directory
+//! is unreadable.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,7 +17,7 @@ use crate::progress::Progress;
 use crate::read_only::ReadOnlyDisk;
 use crate::terminal;
 
-/// Prints what was found.
+/// Audits a directory and prints the report.
 pub fn audit(target: &DirectoryArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &target.data;
     let read = || {

@@ -1,10 +1,10 @@
-//! Which shared stores this build can talk to, and which sources it can import from.
+//! Opens the shared stores and the import sources that this build supports.
 //!
-//! In: a URL. Out: the store, or the source, that its scheme names, or what is wrong with it.
+//! In: a URL. Out: the store or source of its scheme, or the reason why the URL is refused.
 //!
 //! Invariants:
 //! - only this module says `cfg(feature)` of a store;
-//! - what stands before the `@` of a URL is shown nowhere.
+//! - no output shows the part of a URL before its `@`.
 
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "no other source has sketches"))]
 pub mod source;
@@ -36,7 +36,7 @@ const BUILT_WITH: &[&str] = &[
     "postgres",
 ];
 
-/// Opens a source to import from: its name, without secrets, and the source itself.
+/// Opens an import source. Returns its name, without secrets, and the source.
 #[cfg_attr(not(any(feature = "redis", feature = "postgres")), allow(unused_variables, reason = "every URL is refused"))]
 pub fn open_source(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
     match url_scheme(url)? {
@@ -50,12 +50,12 @@ pub fn open_source(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, 
     }
 }
 
-/// Where a shared store is, and how to be let in.
+/// The address of a shared store, with its credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(String);
 
 impl StoreUrl {
-    /// Of a store that this build can talk to; nothing is connected.
+    /// Checks the URL of a store that this build supports; does not connect.
     #[cfg_attr(
         not(any(feature = "redis", feature = "postgres")),
         allow(unreachable_code, unused_variables, reason = "every URL is refused")
@@ -71,7 +71,8 @@ impl StoreUrl {
         Ok(StoreUrl(text.to_owned()))
     }
 
-    /// The store. It connects by itself, when it is asked something: one that is down is no reason not to start.
+    /// Opens the store. It connects on its first call: a store that is down is no reason not to
+    /// start.
     #[cfg_attr(
         not(any(feature = "redis", feature = "postgres")),
         allow(unreachable_code, unused_variables, reason = "every URL is refused")
@@ -91,13 +92,14 @@ impl StoreUrl {
         Ok(opened)
     }
 
-    /// Which store it is, whoever asks: the same for all who are let in, and without their secrets.
+    /// The store's identity: equal for all users, and without their secrets.
     pub fn location(&self) -> String {
         let (scheme, _, location, query) = self.parts();
         format!("{scheme}://{}{query}", location.replace("localhost", "127.0.0.1"))
     }
 
-    /// Scheme, whether somebody is named, where, and those parameters that say where: any other may be a secret.
+    /// Scheme, presence of a user, location, and the parameters of the location. Any other
+    /// parameter may be a secret.
     fn parts(&self) -> (&str, bool, &str, String) {
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

@@ -1,6 +1,8 @@
-//! `quipu backup`: asks a running server for a copy of everything, or copies the directory of a stopped one.
+//! `quipu backup`: requests a copy of everything from a running server, or copies the directory of
+//! a stopped one.
 //!
-//! In: an empty place. Out: a data directory there; it is verified by `quipu inspect` and made into a new one by `quipu restore`.
+//! In: an empty directory. Out: a data directory there. `quipu inspect` verifies it, and
+//! `quipu restore` makes a new one from it.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -15,12 +17,13 @@ use crate::args;
 use crate::offline_engine;
 use crate::resp_client::{RespClient, Value};
 
-/// How long a server may take: 100 GB over a slow network take hours. Whoever has enough of waiting interrupts it.
+/// Most time for a server: 100 GB over a slow network take hours. The user can interrupt the
+/// command earlier.
 const BACKUP_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Backs up and says what to do with it.
+/// Backs up and prints the next step.
 pub fn backup(target: &args::BackupArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    // The server is elsewhere, if only by its working directory.
+    // The server has another working directory, so it needs an absolute path.
     let dir = std::path::absolute(&target.dir).with_context(|| format!("find {}", target.dir.display()))?;
     match &target.data {
         Some(data) => back_up_stopped(data, &dir, out)?,

@@ -1,4 +1,4 @@
-//! An error and its causes as one line.
+//! Formats an error and its causes as one line.
 
 /// The error and its causes, each text once: drivers repeat the text of their cause in their own.
 pub fn one_line(error: &anyhow::Error) -> String {

@@ -1,6 +1,7 @@
-//! `quipu add`, `get`, `del`, `reset`, `list`, `health`: questions to a running server.
+//! `quipu add`, `get`, `del`, `reset`, `list`, `health`: sends a command to a running server and
+//! prints the reply.
 //!
-//! In: a question. Out: its answer, as a table for people or as plain lines for programs.
+//! In: a command. Out: its reply, as a table for people or as plain lines for programs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,19 +16,19 @@ use crate::readings::{self, CounterReading, read_counters};
 use crate::resp_client::{RespClient, Value, reply_count};
 use crate::terminal;
 
-/// Names asked for in one step of a walk or one DEL: few enough to be answered at once, many enough to be quick.
+/// Names in one step of a walk or one DEL: few enough for a prompt reply, many enough for speed.
 const NAMES_PER_CALL: usize = 1_000;
 
-/// How long a server that is well may take to answer a greeting: commits that are slow do not hold it up.
+/// Most time for a healthy server to answer a greeting. Slow commits do not delay this reply.
 const HEALTH_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Something to ask a server.
+/// A command for a server.
 pub trait ServerCommand: clap::Args {
-    /// Asks it and prints the answer.
+    /// Sends the command and prints the reply.
     fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()>;
 }
 
-/// Connects and asks.
+/// Connects and executes a command.
 pub fn call_server(target: &ServerArgs, command: &impl ServerCommand, out: &mut impl Write) -> anyhow::Result<()> {
     let mut client = RespClient::connect(&target.server, target.password.as_deref())?;
     command.execute(&mut client, out)
@@ -70,7 +71,7 @@ impl ServerCommand for ResetArgs {
 
 impl ServerCommand for HealthArgs {
     fn execute(&self, client: &mut RespClient, out: &mut dyn Write) -> anyhow::Result<()> {
-        // A server that is stuck is not well, and whoever asks this asks again soon.
+        // A stuck server is unhealthy, and the caller of a health check repeats it soon.
         client.wait_for(HEALTH_TIME_MAX)?;
         client.call(&[b"PING"])?;
         if self.store {
@@ -80,7 +81,8 @@ impl ServerCommand for HealthArgs {
     }
 }
 
-/// Whether a server that described itself has a shared store that it reaches and that keeps what it confirms, or why not.
+/// Checks that a server has a shared store, reaches it, and that the store keeps confirmed writes.
+/// The error is the reason.
 fn check_store(info: &Value) -> anyhow::Result<()> {
     let Value::Bulk(text) = info else { bail!("the server sent {info:?} for INFO") };
     let text = String::from_utf8_lossy(text);
@@ -104,7 +106,7 @@ impl ServerCommand for ListArgs {
         let (names, more) = self.matching_names(client)?;
         let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
         let mut readings = read_counters(client, &names)?;
-        // One that is gone since the walk met it is no longer listed.
+        // A counter deleted since the walk is no longer listed.
         readings.retain(CounterReading::exists);
         let line =
             |reading: &CounterReading<'_>| format!("{}\t{}\t{}", reading.name(), reading.value(), reading.kind());
@@ -131,7 +133,7 @@ impl ListArgs {
             };
             for name in page {
                 let Value::Bulk(name) = name else { bail!("the server sent {name:?} for a name") };
-                // A long prefix is asked for in part.
+                // The pattern has only a part of a long prefix.
                 if name.starts_with(self.prefix.as_bytes()) {
                     names.insert(name);
                 }
@@ -148,7 +150,7 @@ impl ListArgs {
     }
 }
 
-/// The glob that matches a prefix and nothing else, or of a long one as much as a server takes.
+/// The glob that matches exactly a prefix; of a long prefix, as much as a server accepts.
 fn prefix_pattern(prefix: &[u8]) -> Vec<u8> {
     let mut pattern = Vec::with_capacity(prefix.len() + 1);
     for &byte in prefix {
@@ -164,7 +166,7 @@ fn prefix_pattern(prefix: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// Prints readings: as JSON if asked for, as a table for people, else a line of each.
+/// Prints readings: as JSON if requested, else as a table on a terminal, else one line each.
 fn print(
     out: &mut dyn Write,
     readings: &[CounterReading<'_>],

@@ -1,6 +1,8 @@
-//! `quipu clock`: is the newest time in a data directory where the wall clock is? `quipu clock lower` puts it there.
+//! `quipu clock`: compares the newest time in a data directory with the wall clock.
+//! `quipu clock lower` sets it back.
 //!
-//! Exit status of `clock` 0: it is, or behind; 1: it is ahead by more than a minute, so a start would go on in the future.
+//! Exit status of `clock` 0: the newest time is at or behind the wall clock, or at most a minute
+//! ahead. 1: it is more than a minute ahead, so a start would continue in the future.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -48,7 +50,7 @@ pub fn clock(target: &DirectoryArgs, out: &mut impl Write) -> anyhow::Result<Exi
     Ok(if is_ahead { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Puts it back, and says what that leaves.
+/// Sets the time back, and prints the consequences.
 pub fn lower(flags: &ClockLowerArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &flags.directory.data;
     let shown = data.display();

@@ -1,4 +1,4 @@
-//! `quipu docs`: pages of documentation that are printed from the code, for those who keep them in the repository.
+//! `quipu docs`: prints pages of documentation from the code, for the copies in the repository.
 
 use std::io::Write;
 use std::process::ExitCode;

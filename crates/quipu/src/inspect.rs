@@ -1,8 +1,11 @@
-//! `quipu inspect`: are journal and ledger of a stopped or crashed server whole, do they fit, and what is in them?
+//! `quipu inspect`: checks journal and ledger of a stopped or crashed server, and prints their
+//! content.
 //!
-//! In: a data directory. Out: what its files say, and a verdict in the words with which the server would refuse it.
+//! In: a data directory. Out: the content of its files, and a verdict in the words of the server's
+//! own refusal.
 //!
-//! Invariant: nothing is written and no lock is kept; a directory in use is left alone, since its journal moves while it is read.
+//! Invariant: it writes nothing and keeps no lock. It refuses a directory in use, since the journal
+//! changes during the read.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -27,7 +30,7 @@ use crate::terminal;
 /// The locks of this machine, on Linux.
 const LOCKS: &str = "/proc/locks";
 
-/// Prints what is found; exit status 1 if there is no journal or the server would refuse it.
+/// Prints the report; exit status 1 if there is no journal or the server would refuse it.
 pub fn inspect(target: &args::InspectArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &target.data;
     if let Some(holder) = holder(data) {
@@ -43,12 +46,12 @@ pub fn inspect(target: &args::InspectArgs, out: &mut impl Write) -> anyhow::Resu
     written?;
     let inspection = inspection.map_err(|error| anyhow!("cannot inspect {}: {error}", data.display()))?;
     print_report(data, &inspection, out)?;
-    // Whoever checks a backup means one that is there.
+    // A check of a backup needs a journal that exists.
     let is_whole = inspection.control.is_some() && inspection.verdict.is_ok();
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Reads everything, and compares the ledger with its checksums on the way.
+/// Reads everything, and verifies the ledger's checksums on the way.
 pub fn inspect_directory(
     data: &Path,
     visit: impl FnMut(&Segment, &Record<'_>) -> Result<(), Damage>,
@@ -61,10 +64,10 @@ pub fn inspect_directory(
     quipu_engine::inspect::inspect(&ReadOnlyDisk, data, open_ledger, visit)
 }
 
-/// A process that has a data directory.
+/// The process that uses a data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectoryHolder {
-    /// Its id; `None` if the machine does not tell, of a process of another container say.
+    /// Its id; `None` if unknown, for example for a process of another container.
     pub pid: Option<u32>,
 }
 
@@ -77,14 +80,15 @@ impl fmt::Display for DirectoryHolder {
     }
 }
 
-/// Who has the directory, if anybody has.
+/// The process that uses the directory, if any.
 pub fn holder(data: &Path) -> Option<DirectoryHolder> {
     if !is_in_use(data) {
         return None;
     }
     let paths = [data.to_owned(), data.join(CONTROL_FILE), data.join(LOCK_FILE)];
     let inodes: Vec<u64> = paths.iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.ino())).collect();
-    // The process that the file names, if it still has one of the files open: after a crash its number may be another's.
+    // The process that the file names, if it still has one of the files open: after a crash its
+    // number may be another's.
     let named = std::fs::read_to_string(&paths[2]).ok().and_then(|text| text.trim().parse().ok());
     let named = named.filter(|pid| has_open(*pid, &paths));
     let locks = std::fs::read_to_string(LOCKS).unwrap_or_default();
@@ -97,8 +101,11 @@ fn has_open(pid: u32, paths: &[PathBuf]) -> bool {
     files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|open| paths.contains(&open)))
 }
 
-/// The process that holds an exclusive lock on one of the files, by their numbers or by the process that a file names: some file
-/// systems show other numbers in the table of locks, and a process of another container has another number there.
+/// The process that holds an exclusive lock on one of the files. It is found by inode, or by the
+/// process id in the lock file.
+///
+/// Some file systems show other inodes in the table of locks. A process of another container has
+/// another number there.
 fn lock_holder(locks: &str, inodes: &[u64], named: Option<u32>) -> Option<u32> {
     // 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234567 0 EOF
     locks.lines().find_map(|line| {
@@ -163,7 +170,8 @@ fn print_control(control: &ControlState, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "control     generation {}, synced to {}", control.generation, control.synced)
 }
 
-/// What is at rest. A ledger that could not be opened has no figures; the verdict says why.
+/// Prints the ledger's figures. A ledger that could not be opened has none; the verdict gives the
+/// reason.
 fn print_ledger(inspection: &Inspection, out: &mut impl Write) -> io::Result<()> {
     let Some(ledger) = &inspection.ledger else { return Ok(()) };
     let LedgerStats { disk_bytes, tables, runs, .. } = ledger.stats();
@@ -185,7 +193,7 @@ fn print_ledger(inspection: &Inspection, out: &mut impl Write) -> io::Result<()>
     }
 }
 
-/// One line a record, one line an entry below it.
+/// Prints one line per record, and one line per entry below it.
 fn print_record(segment: &Segment, record: &Record<'_>, out: &mut impl Write) -> io::Result<()> {
     let file = segment.path.file_name().unwrap_or_default().to_string_lossy();
     let (position, bytes, time, synced) = (record.position, record.bytes, record.body.time, record.header.synced);
@@ -197,7 +205,7 @@ fn print_record(segment: &Segment, record: &Record<'_>, out: &mut impl Write) ->
     for entry in record.body.entries() {
         match entry {
             Ok(entry) => writeln!(out, "  {}", entry_text(&entry))?,
-            // Not reached: the reading has stopped at an entry that makes no sense.
+            // Unreachable: the reader has stopped at an invalid entry.
             Err(bad) => writeln!(out, "  {bad}")?,
         }
     }
@@ -237,7 +245,7 @@ fn entry_text(entry: &Entry<'_>) -> String {
     }
 }
 
-/// Of tokens only hashes are kept.
+/// Tokens are kept as hashes only.
 fn key_text(key: TokenKey) -> String {
     key.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }

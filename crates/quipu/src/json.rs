@@ -1,4 +1,4 @@
-//! What commands print with `--json`: one value, on one line.
+//! Writes the output of `--json`: one value, on one line.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_protocol::json::SAFE_INTEGER_MAX;
 
-/// A decimal is told in so many parts of one: nanoseconds of a microsecond, and a digit more.
+/// Decimals are rounded to 1/10,000: nanoseconds as microseconds, and a digit more.
 const DECIMALS: f64 = 10_000.0;
 
 /// A value.
@@ -15,26 +15,26 @@ pub enum Json {
     Bool(bool),
     /// A string beyond ±2^53: readers that count in doubles would round it.
     Number(i128),
-    /// Rounded to what a measurement can tell; null if it is not a number.
+    /// Rounded to a measurement's precision; null if it is not a number.
     Decimal(f64),
     Text(String),
     List(Vec<Json>),
-    /// In the order in which they are shown.
+    /// In the order of output.
     Object(Vec<(&'static str, Json)>),
 }
 
 impl Json {
-    /// Text, or nothing.
+    /// A text value.
     pub fn text(text: impl ToString) -> Json {
         Json::Text(text.to_string())
     }
 
-    /// A number of things.
+    /// A count.
     pub fn count(count: u64) -> Json {
         Json::Number(count.into())
     }
 
-    /// The name of a counter and its key: `name` if it is text, else `name_base64`.
+    /// The key and value of a counter's name: `name` if it is text, else `name_base64`.
     pub fn name_field(bytes: &[u8]) -> (&'static str, Json) {
         match std::str::from_utf8(bytes) {
             Ok(text) => ("name", Json::text(text)),
@@ -42,7 +42,7 @@ impl Json {
         }
     }
 
-    /// The name of a counter: as it is if it is text, else with its bytes escaped.
+    /// The name of a counter: unchanged if it is text, else with its bytes escaped.
     pub fn name(bytes: &[u8]) -> Json {
         Json::Text(std::str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned))
     }

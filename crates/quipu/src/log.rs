@@ -1,13 +1,19 @@
-//! What a server says of itself, and how: a line that people read, or an object that programs read.
+//! Writes the server's log: a line for people, or a JSON object for programs.
 //!
 //! In: events of engine, server and program (`tracing`), with their facts as fields. Out: stderr.
 //!
-//! Levels: `ERROR`, somebody has to act (the journal failed, the ledger is damaged, the disk is full); `WARN`, something is not as it should be and goes on (a slow disk, a torn tail that was cut, fewer
-//! connections than asked for); `INFO`, a start, a stop, something healed. Nothing is said for a single command or connection.
+//! | level | meaning | examples |
+//! |---|---|---|
+//! | `ERROR` | needs action | the journal failed, the ledger is damaged, the disk is full |
+//! | `WARN` | abnormal, not fatal | a slow disk, a torn tail that was cut, fewer connections than wanted |
+//! | `INFO` | normal | a start, a stop, something healed |
+//!
+//! No event is logged for a single command or connection.
 //!
 //! Invariants:
-//! - nobody may be left to read it, which stops nothing;
-//! - with `json`, stderr is objects only, one a line, whatever happens: a failed start and a panic included; stdout is empty.
+//! - a closed stderr stops nothing;
+//! - with `json`, stderr has only objects, one per line, in every case: a failed start and a panic
+//!   included; stdout is empty.
 
 use std::io::IsTerminal;
 use std::str::FromStr;
@@ -15,18 +21,18 @@ use std::str::FromStr;
 use tracing::{Level, error};
 use tracing_subscriber::fmt;
 
-/// How it is said.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// Time, level, words, and facts.
     #[default]
     Text,
-    /// One object a line: `timestamp`, `level`, `message`, and a key for each fact.
+    /// One object per line: `timestamp`, `level`, `message`, and a key for each fact.
     Json,
 }
 
 impl LogFormat {
-    /// As it is written in a configuration.
+    /// Its name in a configuration.
     pub fn name(self) -> &'static str {
         match self {
             LogFormat::Text => "text",
@@ -34,12 +40,12 @@ impl LogFormat {
         }
     }
 
-    /// Takes effect, for the rest of the process.
+    /// Takes effect for the rest of the process.
     pub fn install(self) {
-        // Without telling of errors: whoever has closed stderr would end the process by that.
+        // Without reports of write errors: a closed stderr would then end the process.
         let events = fmt().with_max_level(Level::INFO).with_target(false).with_writer(std::io::stderr);
         let events = events.log_internal_errors(false);
-        // A second call would be a mistake of ours that harms nobody.
+        // A second call would be a harmless mistake of ours.
         let _ = match self {
             LogFormat::Text => events.with_ansi(std::io::stderr().is_terminal()).compact().try_init(),
             LogFormat::Json => {
@@ -62,7 +68,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// A panic is told as everything else is, and ends the process as it does without this.
+/// Logs a panic like every other event. The process ends as it does without this.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();

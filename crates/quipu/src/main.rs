@@ -1,9 +1,12 @@
-//! The program `quipu`: serves counters, asks a running server, looks into a data directory, copies one, looks into a shared store, moves counters in and
-//! out of it, measures how fast it is and how accurate its sketches are.
+//! The program `quipu`: serves counters, and runs the commands around a server.
 //!
-//! In: a command line. Out: an exit status; 0 done, 1 it could not be done and stderr says why, 2 the command line makes no sense.
+//! The commands call a running server, inspect and copy a data directory, and inspect a shared
+//! store. Others move counters in and out of a store, or measure speed and accuracy.
 //!
-//! Not here: what a flag means (`args`, `config`), what a command does (a module each).
+//! In: a command line. Out: an exit status. 0: done. 1: failed, with the reason on stderr. 2: an
+//! invalid command line.
+//!
+//! Not here: the meaning of a flag (`args`, `config`), the work of a command (a module each).
 
 mod args;
 mod config;
@@ -47,7 +50,7 @@ use crate::stores::args::WritersTask;
 
 fn main() -> ExitCode {
     end_on_panic();
-    // Reads FAILPOINTS; the steps it names are passed by the engine.
+    // Reads FAILPOINTS; the engine passes the steps that it names.
     #[cfg(feature = "failpoints")]
     let _scenario = fail::FailScenario::setup();
     let cli = Cli::parse();
@@ -89,7 +92,7 @@ fn main() -> ExitCode {
     };
     match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
         Ok(code) => code,
-        // Whoever read our output has had enough of it: `quipu list | head`.
+        // The reader of our output has closed the pipe: `quipu list | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("quipu: {}", chain::one_line(&error));
@@ -110,8 +113,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A panic in one thread must not leave the others serving what it has half done. Release builds abort by themselves; builds that
-/// unwind are made to.
+/// Makes a panic in one thread end the process, so that the others never serve its half-done
+/// changes. Release builds abort by themselves; builds that unwind need this.
 fn end_on_panic() {
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,4 +1,4 @@
-//! Reads all that a data directory holds, of a node that is stopped or runs, and changes nothing.
+//! Reads a whole data directory, of a stopped or running node, and changes nothing.
 //!
 //! Invariant: nothing is written and no lock is kept.
 
@@ -9,11 +9,12 @@ use quipu_engine::OpenError;
 
 use crate::inspect::holder;
 
-/// So often a directory in use is read again if it went on while it was read. Reading takes longer than what it goes on by; a directory that looks
-/// damaged each time is.
+/// Most reads of a directory in use that changes meanwhile. A read takes longer than the interval
+/// between changes. A directory that looks damaged each time is damaged.
 const ATTEMPTS_MAX: usize = 10;
 
-/// Reads a directory, and again if that found something amiss because the node went on meanwhile. `is_suspect`: what was found is not as it should be.
+/// Reads a directory, and again if it looked damaged because the node changed it meanwhile.
+/// `is_suspect` returns true for a report of damage.
 pub fn read<T>(
     action: &str,
     data: &Path,

@@ -1,4 +1,4 @@
-//! The machine's disk, to be looked at only: what `inspect` uses, so that it cannot change anything.
+//! A read-only file system for `inspect`: it cannot change anything.
 
 use std::fs::File;
 use std::io;

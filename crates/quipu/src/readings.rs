@@ -1,4 +1,4 @@
-//! Counters of a server as `QUIPU.READ` tells them: value, kind, bounds.
+//! Reads counters of a server by `QUIPU.READ`: value, kind, bounds.
 //!
 //! In: names. Out: a reading of each, as a row of a table or as JSON.
 
@@ -8,16 +8,17 @@ use crate::json::Json;
 use crate::resp_client::{RespClient, Value, expect_success};
 use crate::terminal;
 
-/// Names read in one pipeline. Their replies fit the buffers of any socket, so neither side waits for the other.
+/// Names read in one pipeline. Their replies fit the buffers of any socket, so neither side waits
+/// for the other.
 pub const NAMES_PER_PIPELINE: usize = 100;
 
-/// What is printed for a counter that is not there.
+/// Value and kind of a missing counter.
 const ABSENT: &str = "-";
 
-/// What a server tells of a counter.
+/// A server's reading of a counter.
 pub struct CounterReading<'n> {
     name: &'n [u8],
-    /// None if the counter is not there.
+    /// None if the counter does not exist.
     state: Option<CounterState>,
     exact: bool,
 }
@@ -25,7 +26,7 @@ pub struct CounterReading<'n> {
 struct CounterState {
     value: i64,
     kind: String,
-    /// Where known.
+    /// If known.
     bound: Option<(i64, i64)>,
 }
 
@@ -58,12 +59,12 @@ impl<'n> CounterReading<'n> {
         Some(CounterReading { name, state, exact })
     }
 
-    /// Whether there is such a counter.
+    /// Returns true if the counter exists.
     pub fn exists(&self) -> bool {
         self.state.is_some()
     }
 
-    /// The name, as people read it.
+    /// The name for display.
     pub fn name(&self) -> String {
         terminal::format_name(self.name)
     }
@@ -73,7 +74,7 @@ impl<'n> CounterReading<'n> {
         self.state.as_ref().map_or_else(|| ABSENT.to_owned(), |state| state.value.to_string())
     }
 
-    /// The word for its kind.
+    /// The name of its kind.
     pub fn kind(&self) -> &str {
         self.state.as_ref().map_or(ABSENT, |state| &state.kind)
     }
@@ -86,7 +87,7 @@ impl<'n> CounterReading<'n> {
         }
     }
 
-    /// All of it, as `--json` has it.
+    /// The whole reading for `--json`.
     pub fn json(&self) -> Json {
         let number = |number: Option<i64>| number.map_or(Json::Null, |number| Json::Number(number.into()));
         let (state, bound) = (self.state.as_ref(), self.state.as_ref().and_then(|state| state.bound));

@@ -1,10 +1,10 @@
-//! A small blocking RESP2 client, for the commands that ask a running server.
+//! A small blocking RESP2 client, for the commands to a running server.
 //!
 //! Invariants:
-//! - every wait has an end;
-//! - errors say what to do next.
+//! - every wait has a timeout;
+//! - every error says what to do next.
 //!
-//! Not here: what the bytes of a reply mean (`quipu-protocol`).
+//! Not here: the encoding of replies (`quipu-protocol`).
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -15,13 +15,13 @@ use quipu_protocol::Address;
 pub use quipu_protocol::resp::Value;
 use quipu_protocol::resp::{ReplyReader, request};
 
-/// How long a connection or a reply may take. An fsync on a bad day takes seconds.
+/// Timeout of a connection attempt and of a reply. An fsync on a bad day takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How a server answers a password that it does not ask for. That does no harm.
+/// Text of a server's refusal of an unneeded password; harmless.
 pub const PASSWORD_NOT_ASKED: &str = "without any password configured";
 
-/// A count; nil counts 0.
+/// A count; nil is 0.
 pub fn reply_count(value: &Value) -> anyhow::Result<i64> {
     match value {
         Value::Null => Ok(0),
@@ -36,7 +36,8 @@ pub struct RespClient {
 }
 
 impl RespClient {
-    /// Connects to `host:port` or `redis://…`, and gives the password if there is one; one in the address goes first.
+    /// Connects to `host:port` or `redis://…`, and sends the password if there is one. A password
+    /// in the address has precedence.
     pub fn connect(server: &str, password: Option<&str>) -> anyhow::Result<RespClient> {
         let next = "is it running? Start one with `quipu serve`, or name another with --server or QUIPU_SERVER";
         let server = Address::parse(server)?;
@@ -57,7 +58,7 @@ impl RespClient {
         self.stream.peer_addr()
     }
 
-    /// Lets replies take longer than usual.
+    /// Sets another timeout for replies.
     pub fn wait_for(&mut self, time: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(time))
     }
@@ -68,8 +69,11 @@ impl RespClient {
         self.receive()
     }
 
-    /// Sends several commands that only read, and hands over each reply with its command's number; an error reply is a reply.
-    /// They have to be few enough that a server takes them all before it is read from: some hundred.
+    /// Sends several reading commands, and passes each reply with its command's number to `take`.
+    /// An error reply is a reply.
+    ///
+    /// A server must be able to take all commands before its replies are read: some hundred at
+    /// most.
     pub fn pipeline(
         &mut self,
         commands: &[Vec<&[u8]>],
@@ -93,7 +97,7 @@ impl RespClient {
     }
 }
 
-/// A reply that is no refusal.
+/// Turns an error reply into an error.
 pub fn expect_success(reply: Value) -> anyhow::Result<Value> {
     match reply {
         Value::Error(text) => Err(explain_refusal(&text)),
@@ -117,7 +121,7 @@ fn connect(server: &Address) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// A request was sent and no reply came.
+/// The error for a request that was sent and not answered.
 fn unknown_outcome(error: io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::InvalidData => anyhow!("this is no RESP server: {error}; is the port right?"),

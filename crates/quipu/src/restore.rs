@@ -1,9 +1,9 @@
 //! `quipu restore`: verifies a backup, then makes a data directory from it.
 //!
 //! Invariants:
-//! - nothing is written before all of the backup was read and found whole;
-//! - the backup is only read, and shares nothing with what is made from it;
-//! - a directory that was not filled to the end is refused by the server, and removed if the process is there to do it.
+//! - it writes nothing before it has read all of the backup and found it whole;
+//! - the backup is only read, and shares no file with the new directory;
+//! - the server refuses an incomplete directory; this process removes one if it is still alive.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -17,14 +17,14 @@ use crate::inspect::{holder, inspect_directory};
 use crate::progress::Progress;
 use crate::read_only::ReadOnlyDisk;
 
-/// Restores and says what, and what to do next.
+/// Restores, and prints the result and the next step.
 pub fn restore(target: &args::RestoreArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let args::RestoreArgs { backup, data } = target;
     let (from, to) = (backup.display(), data.display());
     if let Some(holder) = holder(backup) {
         bail!("{from} is in use: held by {holder}; ask that server for a backup with `quipu backup`, and restore that");
     }
-    // Said again by whoever fills it, but before a long look at the backup is kinder.
+    // The copy repeats this check, but here it comes before the long verification.
     if std::fs::read_dir(data).is_ok_and(|mut files| files.next().is_some()) {
         bail!("{to} is not empty: name a directory that is empty or does not exist yet, or move what is there aside");
     }

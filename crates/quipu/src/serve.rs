@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - nothing is opened while the configuration has a mistake;
-//! - the line with `resp://` is written once, when clients are answered and a signal would stop cleanly; with `--log json` it is an event;
+//! - the line with `resp://` is written once, when clients are answered and a signal would stop
+//!   cleanly; with `--log json` it is an event;
 //! - exit status 0 means that everything acknowledged is durable, in every mode.
 
 use std::io::Write;
@@ -24,7 +25,7 @@ use crate::config::{EffectiveConfig, ServerConfig};
 use crate::log::LogFormat;
 use crate::terminal;
 
-/// How long a start waits for the first answer of its store, to say in its banner whether there was one.
+/// Most time that a start waits for its store's first answer, for the banner.
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP.
@@ -55,12 +56,12 @@ fn run(configuration: ServerConfig, out: &mut impl Write) -> anyhow::Result<()> 
     let addresses = Addresses::reserve(server)?;
     let store = location.store.as_ref().map(StoreUrl::open).transpose()?;
     let environment = Environment { store, ..Environment::system() };
-    // The error says everything in its own words, which `inspect` shares.
+    // The error is complete, and `inspect` shares its words.
     let opened = Engine::open_with_threads(options, environment);
     let engine = opened.map_err(|error| anyhow!("cannot open {}: {error}", location.data))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
     let served = runtime.block_on(serve_clients(&engine, addresses, &location, log, out));
-    // Also when it never served: a directory that was opened is closed cleanly.
+    // Also if it never served: a directory that was opened is closed cleanly.
     engine.close().context("close the journal")?;
     served?;
     let stopped = "stopped; everything acknowledged is durable";
@@ -96,7 +97,8 @@ async fn serve_clients(
     Ok(())
 }
 
-/// Waits until the engine knows whether its store can be reached, and what is wrong with it; [`PROBE_WAIT_MAX`] at most.
+/// Waits until the engine knows whether its store is reachable, and if not, why; [`PROBE_WAIT_MAX`]
+/// at most.
 async fn wait_for_probe(engine: &Engine) {
     let probed = async {
         while engine.sharing().is_some_and(|sharing| sharing.health() == StoreHealth::Unknown) {
@@ -110,14 +112,14 @@ fn reaches_store(engine: &Engine) -> Option<bool> {
     engine.sharing().map(|sharing| sharing.health() == StoreHealth::Reachable)
 }
 
-/// Where counters are kept.
+/// The locations of the counters.
 struct DataLocation {
     data: String,
     store: Option<StoreUrl>,
     node_name: Option<String>,
 }
 
-/// The machine's name, as much of it as fits, and the port.
+/// The machine's name, cut to fit, and the port.
 fn default_node_name(port: u16) -> String {
     let system = rustix::system::uname();
     let mut name: String = system.nodename().to_string_lossy().chars().filter(|letter| !letter.is_control()).collect();
@@ -127,11 +129,11 @@ fn default_node_name(port: u16) -> String {
     format!("{name}:{port}")
 }
 
-/// The signals that ask for a stop.
+/// The signals that request a stop.
 struct StopSignals {
     term: Signal,
     int: Signal,
-    /// `None` if the program was started to ignore it, as `nohup` does.
+    /// `None` if the program was started to ignore it, as by `nohup`.
     hup: Option<Signal>,
 }
 
@@ -158,7 +160,7 @@ impl StopSignals {
     }
 }
 
-/// Whether this process ignores SIGHUP, as Linux tells it; elsewhere it does not.
+/// Returns true if this process ignores SIGHUP, by Linux's status file; elsewhere false.
 fn is_hangup_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -185,7 +187,7 @@ fn banner(engine: &Engine, location: &DataLocation, resp: SocketAddr, http: Opti
     text
 }
 
-/// The same, for programs.
+/// Logs the start, for programs.
 fn log_start(engine: &Engine, location: &DataLocation, resp: SocketAddr, http: Option<SocketAddr>) {
     let (stats, recovery) = (engine.stats(), engine.recovery());
     if let Some(torn) = &recovery.tail.torn {
@@ -214,7 +216,7 @@ fn log_start(engine: &Engine, location: &DataLocation, resp: SocketAddr, http: O
     );
 }
 
-/// What the start found in the directory.
+/// The recovery of the directory in words.
 fn recovery_summary(engine: &Engine) -> String {
     let recovery = engine.recovery();
     if recovery.records == 0 && recovery.tail.torn.is_none() && recovery.tail.position.0 == 0 {
@@ -236,7 +238,7 @@ fn recovery_summary(engine: &Engine) -> String {
     text
 }
 
-/// Tells whoever reads stdout. Nobody has to: a server whose terminal is gone goes on counting.
+/// Prints a line on stdout. An error is ignored: a server without its terminal goes on counting.
 fn print_line(out: &mut impl Write, text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }

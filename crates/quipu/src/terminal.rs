@@ -1,4 +1,4 @@
-//! How things look on a terminal, and how they look in a pipe.
+//! Formats tables, names, times and colours for terminals and pipes.
 
 use std::io::IsTerminal;
 use std::ops::Range;
@@ -6,7 +6,8 @@ use std::ops::Range;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quipu_model::Millis;
 
-/// A table with a head and no ruled box, readable by people and by `awk`; printed by [`render_table`].
+/// A table with a head and no ruled box, readable by people and by `awk`; printed by
+/// [`render_table`].
 pub fn table<const N: usize>(head: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(head);
@@ -21,7 +22,7 @@ pub fn render_table(mut table: Table) -> String {
     table.trim_fmt()
 }
 
-/// The same, where these columns are figures, which end below one another.
+/// The same, with these columns right-aligned.
 pub fn render_figures(mut table: Table, columns: Range<usize>) -> String {
     for index in columns {
         if let Some(column) = table.column_mut(index) {
@@ -31,27 +32,28 @@ pub fn render_figures(mut table: Table, columns: Range<usize>) -> String {
     render_table(table)
 }
 
-/// Whether people read stdout.
+/// Returns true if stdout is a terminal.
 pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// A verdict that is as hoped for.
+/// A good verdict.
 pub fn good(text: &str) -> String {
     paint("32", text)
 }
 
-/// A verdict that is not.
+/// A bad verdict.
 pub fn bad(text: &str) -> String {
     paint("1;31", text)
 }
 
-/// Something to look at first.
+/// Text to read first.
 pub fn bold(text: &str) -> String {
     paint("1", text)
 }
 
-/// A name as people read it: as it is if it is plain text, else with its bytes escaped. Never breaks a line or a column.
+/// A name for display: unchanged if it is plain text, else with its bytes escaped. Never breaks a
+/// line or a column.
 pub fn format_name(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.is_empty() && !text.contains(|c: char| c.is_control() || c == '\\' || c == '"') => {
@@ -61,10 +63,10 @@ pub fn format_name(bytes: &[u8]) -> String {
     }
 }
 
-/// A moment, in UTC, by the calendar.
+/// A time in UTC, by the calendar.
 pub fn format_time(at: Millis) -> String {
     let (seconds, mut days) = (at.0 / 1000 % SECONDS_PER_DAY, at.0 / 1000 / SECONDS_PER_DAY);
-    // Whole cycles first, so that a moment that makes no sense takes no time to write.
+    // Whole cycles first, so that an absurd time does not loop for long.
     let mut year = 1970 + days / DAYS_PER_CYCLE * YEARS_PER_CYCLE;
     days %= DAYS_PER_CYCLE;
     while days >= days_in_year(year) {
@@ -86,7 +88,7 @@ pub fn format_time(at: Millis) -> String {
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
-/// The calendar repeats itself after so many years, which have so many days.
+/// The calendar repeats after this number of years and days.
 const YEARS_PER_CYCLE: u64 = 400;
 const DAYS_PER_CYCLE: u64 = 146_097;
 

@@ -1,4 +1,4 @@
-//! `quipu writers`: which lives a node has had, and what each of them still says on a shared store.
+//! `quipu writers`: prints the incarnations of a node, and the cells of each on a shared store.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::offline_read;
 use crate::read_only::ReadOnlyDisk;
 use crate::terminal;
 
-/// Prints what the directory says.
+/// Prints the writers of a directory.
 pub fn writers(target: &DirectoryArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let data = &target.data;
     let read = || quipu_engine::offline::writers(&ReadOnlyDisk, data, &mut || SystemLedger::open_read_only(data));
@@ -94,7 +94,7 @@ fn json(target: &DirectoryArgs, report: &DirectoryWriters, holder: Option<Direct
     ])
 }
 
-/// Which life of the node it is.
+/// The state of an incarnation in words.
 fn incarnation_label(writer: Incarnation, present: Incarnation) -> &'static str {
     if writer == present { "present" } else { "past" }
 }

@@ -1,4 +1,4 @@
-//! The command line, through the built program.
+//! Tests of the command line, through the built program.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its own files has failed")]
 

@@ -1,5 +1,7 @@
-//! A real disk's errors, made by strace in the system calls of the built program: what the failed call covered is never acknowledged, the
-//! process ends and says why, and the next start finds everything that was.
+//! Errors of a real disk, injected by strace into the system calls of the built program.
+//!
+//! Changes covered by the failed call are never acknowledged. The process ends and logs the reason.
+//! The next start finds every acknowledged change.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,7 +15,8 @@ use quipu_testkit::resp::TestRespClient;
 /// The status of a process whose journal failed.
 const EXIT_JOURNAL_FAILED: i32 = 74;
 
-/// One test at a time. A child that is just being started has the script of another test open, and a file that is open for writing is not run.
+/// Runs one test at a time. A child that is just starting has the script of another test open. The
+/// system refuses to run a file that is open for writing.
 fn wait_for_turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,7 +46,8 @@ fn value(launch: &Launch) -> i64 {
 #[test]
 fn an_error_of_the_disk_ends_the_process_and_costs_nothing_acknowledged() {
     let _turn = wait_for_turn();
-    // A start with small segments makes some forty syncs and fifty writes; some of these come before it serves, some after.
+    // A start with small segments makes some forty syncs and fifty writes; some of these come
+    // before it serves, some after.
     let injections = [
         "fdatasync:error=EIO:when=20",
         "fdatasync:error=EIO:when=60",

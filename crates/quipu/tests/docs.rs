@@ -1,4 +1,4 @@
-//! Documents stay true: what ARCHITECTURE.md points at is there.
+//! Checks the documents against the code: links, files and printed pages.
 
 use std::path::Path;
 

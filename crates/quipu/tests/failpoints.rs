@@ -1,9 +1,12 @@
-//! The built program ended at each named step: between receiving and appending, after appending, after the sync, in the middle of a
-//! seal, a cut, a flush, an eviction, a load, a compaction, a recovery. What was acknowledged is there, once; what was not is there once or not at all;
-//! and the number and the list of names agree with the names.
+//! Ends the built program at each named step, and checks the directory afterwards.
 //!
-//! A step ends the process by a panic in the thread that comes by, so this is also the proof that a worker's panic never leaves half a
-//! state behind.
+//! Some steps are between receiving and appending, after appending, and after the sync. Others are
+//! in the middle of a seal, a cut, a flush, an eviction, a load, a compaction or a recovery.
+//! Acknowledged changes are there, once; others are there once or not at all. The number and the
+//! list of names agree with the names.
+//!
+//! A step ends the process by a panic in its thread. So this also proves that a worker's panic
+//! never leaves a half-done state behind.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -50,7 +53,8 @@ const COLD_STEPS: [(&str, RangeInclusive<i64>); 3] =
 /// Steps of a counter that is split into lanes, and joined again by whoever looks at it.
 const SPLIT_STEPS: [(&str, RangeInclusive<i64>); 3] = [("split", 0..=5), ("joined", 0..=300), ("closed", 0..=3)];
 
-/// Steps at which mutations under tokens are ended: before and after their record is there, and while they move to the ledger.
+/// Steps at which mutations under tokens are ended: before and after their record is written, and
+/// while they move to the ledger.
 const TOKEN_STEPS: [(&str, RangeInclusive<i64>); 8] = [
     ("applied", 1..=1_000),
     ("reserved", 1..=100),
@@ -234,7 +238,8 @@ fn an_eviction_or_a_load_that_ends_at_any_step_changes_no_sum() {
     scene.prove("evict and load", &names_of(&COLD_STEPS));
 }
 
-/// More has changed than one ingestion takes, so the ledger gets a seal in pieces; the last one alone moves the place where the journal is cut.
+/// The changes exceed one ingestion, so the ledger gets a seal in pieces. Only the last piece moves
+/// the position where the journal is cut.
 #[test]
 fn a_clean_stop_that_ends_within_its_seal_loses_nothing() {
     let mut scene = Scene::new(CrowdNames { count: 70_000, ..FEW });
@@ -391,7 +396,8 @@ fn a_recovery_that_ends_again_and_again_converges() {
                     assert!(stderr.contains("failpoint"), "{what}: {stderr}");
                     scene.ended += 1;
                 }
-                // Segments are prepared at a start only when they have run out, and the ledger is cleared only after a flush.
+                // A start prepares segments only when they have run out, and clears the ledger only
+                // after a flush.
                 Ok(program) if ["prepared", "cleared", "freed"].contains(step) => drop(program),
                 Ok(program) => scene.end(program, &what),
                 Err(error) => panic!("{what}: {error}"),

@@ -1,4 +1,5 @@
-//! The process ends at each named step of a backup and of a restore: what is left opens whole or is refused, and the original has lost nothing.
+//! Ends the process at each named step of a backup and of a restore. The result opens whole or is
+//! refused, and the original has lost nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its own files has failed")]
 

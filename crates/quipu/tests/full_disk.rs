@@ -1,7 +1,8 @@
-//! A full disk, through the built program: writes are refused and say so, reads go on, and it heals by itself when there is space again. Nothing that was
-//! acknowledged is lost, nothing is counted twice.
+//! A full disk, through the built program: it refuses writes with an error, goes on with reads, and
+//! heals by itself once there is space.
 //!
-//! The disk is a tmpfs of 64 MB (see `quipu_testkit::small_disk`). Names are long, so that it fills quickly.
+//! Nothing that was acknowledged is lost, nothing is counted twice. The disk is a tmpfs of 64 MB
+//! (see `quipu_testkit::small_disk`). Names are long, so that it fills quickly.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -338,7 +339,8 @@ fn a_quota_refuses_by_its_name_and_a_larger_one_heals() {
     }
     let (_, text) = refusal.unwrap_or_else(|| panic!("{} counters of 500 bytes, and no refusal", acked.len()));
     assert!(text.contains("--max-disk") && text.contains("quota"), "the refusal names the quota: {text}");
-    // A seal or a merge under way has its new tables beside what they replace; once it is done, all of it is within the quota.
+    // A seal or a merge in progress has its new tables beside the old ones. Once it is done, all of
+    // it is within the quota.
     let (began, quota) = (now(), 64_000_000);
     let mut used = u64::MAX;
     while (used > quota || bytes_in(&data) > quota + (2 << 20)) && began.elapsed() < Duration::from_secs(60) {

@@ -1,4 +1,4 @@
-//! What a server says of itself on stderr, as text and as JSON.
+//! The server's log on stderr, as text and as JSON.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

@@ -1,7 +1,10 @@
-//! Many counters and little memory, through the built program: what exists is bounded by the disk, what is resident by the limit, and a start reads neither.
+//! Many counters and little memory, through the built program.
 //!
-//! Meant for the shipped program (`QUIPU_TEST_BIN` names it), where the sizes below hold; without it the debug build does a tenth of the work.
-//! `QUIPU_COUNTERS` and `QUIPU_SECONDS` set sizes by hand.
+//! The disk bounds the number of counters, the memory limit bounds the resident ones, and a start
+//! reads neither.
+//!
+//! The sizes below hold for the shipped program (`QUIPU_TEST_BIN` names it); the debug build does a
+//! tenth of the work. `QUIPU_COUNTERS` and `QUIPU_SECONDS` set sizes by hand.
 
 use std::time::{Duration, Instant};
 
@@ -64,7 +67,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// High-water marks of the lives of a test. Held against the limit at its end, so that all else is proved and told before.
+/// High-water marks of the program's runs in a test. They are compared with the limit at its end,
+/// after all other checks are done and printed.
 #[derive(Default)]
 struct Memory {
     most: u64,
@@ -179,8 +183,9 @@ fn check(program: &Program, counters: usize, old: &[String]) {
 
 #[test]
 fn random_adds_over_more_counters_than_fit_stay_within_memory_and_are_exact() {
-    // What others have left to be written, gigabytes after the test before this one, would slow the disk down: seals, loads and merges then fall
-    // together more often, and the memory of all of them at once is another measurement than that of one.
+    // Earlier tests leave unwritten data, gigabytes after the test before this one, which slow the
+    // disk down. Then seals, loads and merges coincide more often. The memory of all of them at
+    // once is another measurement than that of one.
     let synced = std::process::Command::new("sync").status().expect("every system has it");
     assert!(synced.success());
     let (data, counters) = (tempfile::tempdir().expect("a temporary directory"), size("QUIPU_COUNTERS", CROWD));

@@ -1,4 +1,5 @@
-//! `cargo xtask bench accuracy`: the errors of approximate kinds, beside how good they must be.
+//! `cargo xtask bench accuracy`: measures the errors of the approximate kinds, and compares them
+//! with required figures.
 
 use std::process::Command;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::{build, table_text};
 use crate::run::run;
 
-/// By name: at most so much, or at least so much.
+/// Bars by name of the figure: an upper or a lower bound.
 const BARS: &str = include_str!("../../../crates/quipu/tests/accuracy_bars.toml");
 
 /// Measures with the shipped program and prints; an error if a figure misses its bar.
@@ -28,7 +29,7 @@ pub fn accuracy() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A table of all figures that have a bar, and how many miss it.
+/// A table of all figures that have a bar, and the number of misses.
 fn judge(document: &Value) -> anyhow::Result<(String, usize)> {
     let bars: toml::Table = BARS.parse().context("read the bars")?;
     let rows = document["rows"].as_array().context("the document has no rows")?;
@@ -58,7 +59,7 @@ mod tests {
     fn a_figure_that_misses_its_bar_is_counted_and_one_that_lacks_is_an_error() {
         let bars: toml::Table = BARS.parse().expect("it is ours");
         let names = bars.values().filter_map(|names| names.as_table()).flat_map(|names| names.keys());
-        // As good as can be, but for sizes and errors that are too large by far.
+        // Perfect figures, except sizes and errors that are far too large.
         let figure = |name: &String| {
             if name.contains("places") {
                 100.0

@@ -1,8 +1,11 @@
-//! `cargo xtask bench bars`: ratios to Redis, beside what each must be and should be.
+//! `cargo xtask bench bars`: measures ratios to Redis, and compares them with required and desired
+//! ratios.
 //!
-//! A *goal* lies at 0.8 to 1.0 of what prototypes reached that do nothing but count. A *must* is what the finished server has to show
-//! with everything switched on. For `durable` throughput is compared, since the disk decides. Else it is CPU time per operation, since
-//! a load generator may be slower than the server.
+//! A *goal* lies at 0.8 to 1.0 of the ratio of prototypes that only count. A *must* is required of
+//! the finished server with everything switched on.
+//!
+//! `durable` compares throughput, since the disk decides. The other modes compare CPU time per
+//! operation, since a load generator may be slower than the server.
 
 use anyhow::Context;
 use comfy_table::Table;
@@ -11,7 +14,7 @@ use serde_json::Value;
 use super::{build, quipu_bench, table_text};
 use crate::tools::need_programs;
 
-/// How high a ratio ought to be.
+/// The required and the desired ratio.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bar {
     must: f64,
@@ -19,7 +22,7 @@ struct Bar {
 }
 
 impl Bar {
-    /// The bar of a command in a mode at so many in flight; others have none.
+    /// The bar of a command in a mode with this number in flight; others have none.
     fn find(command: &str, mode: &str, pipeline: u64) -> Option<Bar> {
         if command == "PFADD" {
             return (pipeline == 64).then_some(Bar { must: 2.0, goal: 2.0 });
@@ -43,7 +46,8 @@ impl Bar {
     }
 }
 
-/// Measures the shipped program beside Redis and prints. More arguments are those of `quipu bench`.
+/// Measures the shipped program beside Redis and prints. `arguments` are passed on to
+/// `quipu bench`.
 pub fn bars(arguments: &[&str]) -> anyhow::Result<()> {
     need_programs(&["redis-server"], &["redis-server"])?;
     let quipu = build()?;

@@ -1,6 +1,8 @@
-//! `cargo xtask bench http`: what a request over HTTP costs beside nginx's cheapest reply, and what watchers cost beside the bare writes of their events.
+//! `cargo xtask bench http`: compares the cost of an HTTP request with nginx's cheapest reply, and
+//! of watchers with bare writes of their events.
 //!
-//! What counts is CPU time of the server per request, from one run in which both take turns: requests per second say more about who sends them.
+//! The measure is the server's CPU time per request, from one run in which both take turns.
+//! Requests per second depend more on the client.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,24 +20,24 @@ use super::{StopFlag, build, median, table_text};
 use crate::run::{now, run};
 use crate::tools::need_programs;
 
-/// Connections that are kept, each with one request under way.
+/// Kept-alive connections, each with one request in flight.
 const CONNECTIONS: &str = "50";
 
-/// nginx's CPU time per request over Quipu's: what it must be.
+/// Required ratio of nginx's CPU time per request to Quipu's.
 const RATIO_MUST: f64 = 0.5;
 
-/// How often each takes its turn, and for how long.
+/// Number of turns of each server, and their length.
 const TURNS: usize = 5;
 const TURN_SECONDS: &str = "2s";
 
-/// Watchers of one counter, and how often it changes in a turn.
+/// Watchers of one counter, and its changes in a turn.
 const WATCHERS: usize = 1_000;
 const CHANGES: usize = 8;
 
-/// From one change to the next: events of one are all out before.
+/// Interval between two changes: all events of one are out before the next.
 const CHANGE_EVERY: Duration = Duration::from_millis(250);
 
-/// What nginx replies: as long as the reply to an add.
+/// nginx's reply: as long as the reply to an add.
 const REPLY: &str = r#"{"name":"likes:42","value":123456,"value_string":"123456"}"#;
 
 /// Measures and prints.
@@ -87,7 +89,7 @@ fn adds(quipu: &Path, home: &Path, stop: &StopFlag) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Loads a server for a turn; requests that were answered, and the CPU time it took.
+/// Loads a server for a turn; returns the number of answered requests and the server's CPU time.
 fn load(server: &BenchServer, port: u16, script: &Path) -> anyhow::Result<(u64, Duration)> {
     let mut command = Command::new("wrk");
     command.args(["-t1", "-c", CONNECTIONS, "-d", TURN_SECONDS, "-s"]).arg(script);
@@ -120,7 +122,7 @@ fn start_nginx(home: &Path, stop: &StopFlag) -> anyhow::Result<(BenchServer, u16
     let mut command = Command::new("nginx");
     command.arg("-e").arg("stderr").arg("-c").arg(&file);
     let server = BenchServer::start(&mut command, home, "nginx/", Signal::TERM, stop)?;
-    // It says its version before it listens.
+    // It prints its version before it listens.
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
         stop.check()?;
         thread::sleep(Duration::from_millis(20));
@@ -137,9 +139,9 @@ fn start_quipu(quipu: &Path, home: &Path, stop: &StopFlag) -> anyhow::Result<(Be
     Ok((BenchServer::start(&mut command, home, "http://", Signal::KILL, stop)?, port))
 }
 
-// ---- watchers -----------------------------------------------------------------------------------------------------------------
+// ---- watchers ---------------------------------------------------------------------------
 
-/// A thousand watchers of one counter, in turns with the bare writes of what they were told.
+/// A thousand watchers of one counter, in turns with bare writes of their events.
 fn watchers(quipu: &Path, home: &Path, stop: &StopFlag) -> anyhow::Result<()> {
     let (server, port) = start_quipu(quipu, &home.join("watchers"), stop)?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -159,11 +161,11 @@ fn watchers(quipu: &Path, home: &Path, stop: &StopFlag) -> anyhow::Result<()> {
         Ok(())
     })?;
     let at_rest = idle_cpu / seconds;
-    // Not earlier: a connection that does not ask for anything is closed after some seconds.
+    // Not earlier: the server closes a connection without requests after some seconds.
     let mut adder = connect_and_send(address, b"")?;
     let (mut costs, mut ratios, mut delays, mut event) = ([vec![], vec![]], vec![], vec![], vec![]);
     for turn in 0..TURNS {
-        // What the same adds take where nobody is told of them is not the watchers'.
+        // The cost of the same adds without watchers is not the watchers' cost.
         let (unwatched, _) = cpu_cost(&mut || {
             run_paced(stop, || add(&mut adder, "unwatched"))?;
             Ok(())
@@ -208,7 +210,7 @@ fn watchers(quipu: &Path, home: &Path, stop: &StopFlag) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does something as often as there are changes in a turn, at their pace.
+/// Runs `each` for every change of a turn, at the interval of the changes.
 fn run_paced(stop: &StopFlag, mut each: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     for _ in 0..CHANGES {
         stop.check()?;
@@ -226,8 +228,10 @@ fn add(adder: &mut TcpStream, name: &str) -> anyhow::Result<()> {
     read_until(adder, b"}\n").context("add").map(drop)
 }
 
-/// Another process that writes to as many connections and has nothing else to do. Not a thread of this one: between threads that share their memory the system switches at less cost than it can between
-/// a server and its clients.
+/// Another process that writes to the same number of connections and does nothing else.
+///
+/// It is no thread of this one. The system switches between threads that share their memory at less
+/// cost than between a server and its clients.
 struct BareWriter {
     process: BenchServer,
     control: TcpStream,
@@ -247,7 +251,7 @@ impl BareWriter {
         Ok(BareWriter { process, control, readers })
     }
 
-    /// What it costs to write this to each of them; µs of CPU each.
+    /// Writes an event to each of them; returns the CPU time per write in µs.
     fn write(&mut self, event: &[u8], stop: &StopFlag) -> anyhow::Result<f64> {
         let before = self.process.cpu()?;
         run_paced(stop, || {
@@ -263,7 +267,8 @@ impl BareWriter {
     }
 }
 
-/// `cargo xtask bench bare-writes`: what `BareWriter` starts. Whatever comes from the first connection is written to all others.
+/// `cargo xtask bench bare-writes`: the process of `BareWriter`. It writes all bytes of its first
+/// connection to all others.
 pub fn bare_writes(port: &str) -> anyhow::Result<()> {
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse().context("read the port")?)).context("listen")?;
@@ -272,7 +277,7 @@ pub fn bare_writes(port: &str) -> anyhow::Result<()> {
     let mut writers = Vec::new();
     for _ in 0..WATCHERS {
         let writer = listener.accept().context("accept")?.0;
-        // As the server's are.
+        // As the server's connections are.
         writer.set_nodelay(true).context("set no delay")?;
         writers.push(writer);
     }
@@ -294,7 +299,7 @@ fn connect_and_send(address: SocketAddr, request: &[u8]) -> anyhow::Result<TcpSt
     Ok(stream)
 }
 
-/// Reads until what was read ends like this after its head.
+/// Reads until the body read so far contains `end`.
 fn read_until(stream: &mut TcpStream, end: &[u8]) -> anyhow::Result<Vec<u8>> {
     let (mut received, mut room) = (Vec::new(), [0; 4096]);
     loop {
@@ -303,7 +308,7 @@ fn read_until(stream: &mut TcpStream, end: &[u8]) -> anyhow::Result<Vec<u8>> {
         } else {
             Some(0)
         };
-        // The chunks that events come in have line ends of their own.
+        // The chunks of events have line ends of their own.
         if body.is_some_and(|at| received[at..].windows(end.len()).any(|window| window == end)) {
             return Ok(received);
         }

@@ -1,11 +1,15 @@
-//! `cargo xtask bench instructions`: instructions per command, counted by callgrind, beside those that are checked in.
+//! `cargo xtask bench instructions`: counts instructions per command by callgrind, and compares
+//! them with the checked-in figures.
 //!
-//! The program that is counted is `crates/quipu-server/examples/instructions.rs`, built as the shipped one is. Every setting
-//! runs twice, with one pass over its input and with two; the difference is a pass in a warm server, and needs no symbols.
+//! The measured program is `crates/quipu-server/examples/instructions.rs`, with the shipped build
+//! profile. Every setting runs twice, with one pass over its input and with two. The difference is
+//! a pass in a warm server, and needs no symbols.
 //!
 //! Invariants:
-//! - two measurements of one program on one machine are equal, whatever else the machine does;
-//! - figures are compared only with those of the same compiler, C library, CPU features and valgrind.
+//! - two measurements of one program on one machine are equal, independently of other load on the
+//!   machine;
+//! - figures are compared only with those of the same compiler, C library, CPU features and
+//!   valgrind.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,13 +25,13 @@ use crate::paths::{own, root, target};
 use crate::run::run;
 use crate::tools::need_programs;
 
-/// Builds the program that is counted. A part of `cargo xtask prove` builds it with the other programs.
+/// Builds the measured program. A part of `cargo xtask prove` builds it with the other programs.
 pub const BUILD: &str = "build --profile dist -p quipu-server --example instructions";
 
-/// A figure may differ by so many percent from the one that is checked in: what renaming may move.
+/// Greatest difference from a checked-in figure, in percent: the effect that a rename may have.
 pub const PERCENT_MAX: f64 = 0.2;
 
-/// The figures that are checked in. Not among the sources of a proof: they follow from those.
+/// The checked-in figures. Not among the sources of a proof: they follow from those.
 const FILE: &str = "proofs/instructions.toml";
 
 const HEAD: &str = "\
@@ -36,18 +40,18 @@ const HEAD: &str = "\
 
 ";
 
-/// What to do with the figures.
+/// The use of the figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FiguresMode {
     /// Show them.
     Show,
-    /// Fail if one differs by more than so many percent.
+    /// Fail if one differs by more than this number of percent.
     Check(f64),
     /// Check them in.
     Write,
 }
 
-/// Figures, and what they depend on beside the sources.
+/// Figures, and the toolchain that they depend on beside the sources.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct InstructionFigures {
     toolchain: Toolchain,
@@ -55,7 +59,7 @@ struct InstructionFigures {
     instructions_per_command: BTreeMap<String, f64>,
 }
 
-/// What a number of instructions depends on beside the sources.
+/// The dependencies of an instruction count beside the sources.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Toolchain {
     rustc: String,
@@ -66,13 +70,13 @@ struct Toolchain {
     valgrind: String,
 }
 
-/// Figures beside those that are checked in.
+/// Figures beside the checked-in ones.
 pub struct Comparison {
     /// One row for each setting.
     pub table: String,
-    /// Settings that are as they ought to be.
+    /// Number of settings within the bound.
     pub within: usize,
-    /// Those that are not.
+    /// Number of settings outside it.
     pub outside: usize,
     /// The largest difference, in percent.
     pub percent: f64,
@@ -103,7 +107,7 @@ pub fn instructions(usage: FiguresMode) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares with the figures that are checked in, for `cargo xtask prove`.
+/// Compares with the checked-in figures, for `cargo xtask prove`.
 pub fn check_instructions() -> anyhow::Result<Comparison> {
     check(PERCENT_MAX)
 }
@@ -180,18 +184,18 @@ fn measure() -> anyhow::Result<InstructionFigures> {
         let commands: u64 = commands.parse().with_context(|| format!("read the setting '{line}'"))?;
         let [one, two] = [1, 2].map(|passes| count(&program, setting, passes));
         let pass = two?.checked_sub(one?).with_context(|| format!("two passes of {setting} take less than one"))?;
-        // Three digits: what is left of a figure is below any bound.
+        // Three decimals: the rest of a figure is below any bound.
         figures.insert(setting.to_owned(), (pass as f64 / commands as f64 * 1_000.0).round() / 1_000.0);
     }
     Ok(InstructionFigures { toolchain: Toolchain::here()?, instructions_per_command: figures })
 }
 
-/// Instructions of so many passes, with all that comes before and after them.
+/// Instructions of `passes` passes, with everything before and after them.
 fn count(program: &Path, setting: &str, passes: u32) -> anyhow::Result<u64> {
     let out: PathBuf = own("callgrind");
     std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     let out = out.join("instructions.out");
-    // Nothing of the environment: the C library reads it, and it moves the stack.
+    // An empty environment: the C library reads it, and it moves the stack.
     let mut command = Command::new("env");
     let path = std::env::var("PATH").unwrap_or_default();
     command.args(["-i", &format!("PATH={path}"), "valgrind", "--tool=callgrind"]);
@@ -208,7 +212,7 @@ fn instruction_total(text: &str) -> Option<u64> {
 }
 
 impl Toolchain {
-    /// The one of this machine.
+    /// The toolchain of this machine.
     fn here() -> anyhow::Result<Toolchain> {
         let rustc = program_output("rustc", &["-vV"])?;
         let line = |prefix: &str| {
@@ -238,7 +242,7 @@ impl Toolchain {
     }
 }
 
-/// The features by which libraries choose their code.
+/// The CPU features by which libraries choose their code.
 fn cpu() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -247,7 +251,7 @@ fn cpu() -> &'static str {
     ""
 }
 
-/// What a program prints.
+/// The output of a program.
 fn program_output(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());

@@ -1,7 +1,7 @@
-//! `cargo xtask bench memory`: what a counter costs in memory, beside Redis.
+//! `cargo xtask bench memory`: measures the memory cost of a counter, beside Redis.
 //!
-//! What counts is the resident memory of the whole process: what an allocator wastes, a table keeps empty, or a journal holds back is
-//! paid for as well.
+//! The measure is the resident memory of the whole process. So it includes the waste of an
+//! allocator, the empty part of a table and the buffers of a journal.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,19 +16,20 @@ use super::server::{BenchServer, free_port};
 use super::{StopFlag, build, quipu_bench, table_text};
 use crate::tools::need_programs;
 
-/// How many counters unless told otherwise.
+/// Default numbers of counters.
 const COUNTERS: [usize; 2] = [1_000_000, 5_000_000];
 
-/// Bytes per counter with 20-byte names: what it must be, and what it should be.
+/// Bytes per counter with 20-byte names: the required and the desired figure.
 const BYTES_MUST: f64 = 60.0;
 const BYTES_GOAL: f64 = 45.0;
 
-/// How often memory is looked at until it stays put, how often at most, and what counts as put: one part in so many.
+/// Interval of memory readings, their greatest number, and the bound of steadiness: a change below
+/// one part in `STEADY_PART`.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 const POLLS_MAX: usize = 40;
 const STEADY_PART: u64 = 500;
 
-/// What is measured.
+/// A server to measure.
 #[derive(Clone, Copy)]
 enum MemorySubject {
     Redis,
@@ -46,7 +47,7 @@ impl MemorySubject {
         }
     }
 
-    /// How it is started, and what it says when it serves.
+    /// The command that starts it, and the line in its log once it serves.
     fn command(self, quipu: &Path, home: &Path, port: u16) -> (Command, &'static str) {
         let port = port.to_string();
         match self {
@@ -93,22 +94,23 @@ pub fn memory(counters: &[usize]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Resident bytes of a server, empty and with so many counters of 20-byte names.
+/// Resident bytes of a server, empty and with `counters` counters of 20-byte names.
 fn measure(subject: MemorySubject, counters: usize, quipu: &Path, stop: &StopFlag) -> anyhow::Result<(u64, u64)> {
     let home = tempfile::Builder::new().prefix("quipu-bench-").tempdir().context("make a directory")?;
     let port = free_port().context("find a free port")?;
     let (mut command, ready) = subject.command(quipu, home.path(), port);
-    // What it has counted is thrown away: no need for a clean stop.
+    // Its counts are thrown away: no need for a clean stop.
     let server = BenchServer::start(&mut command, home.path(), ready, Signal::KILL, stop)?;
     let empty = settled(&server, stop)?;
     let (address, keys) = (format!("127.0.0.1:{port}"), counters.to_string());
-    // Every key is made before anything is measured; what is measured after that is as short as can be.
+    // Every key is made before anything is measured; the measurement after that is as short as
+    // possible.
     let how = ["--pipelines", "256", "--repetitions", "1", "--seconds", "0.01"];
     quipu_bench(&subject.name(), quipu, &[&["--server", &address, "--keys", &keys][..], &how].concat())?;
     Ok((empty, settled(&server, stop)?))
 }
 
-/// What is resident once that stays put.
+/// The resident bytes once they are steady.
 fn settled(server: &BenchServer, stop: &StopFlag) -> anyhow::Result<u64> {
     let mut before = server.resident_bytes()?;
     for _ in 0..POLLS_MAX {

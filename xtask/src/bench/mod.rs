@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: Quipu beside other servers, where that takes more than `quipu bench` does.
+//! `cargo xtask bench`: compares Quipu with other servers, beyond the scope of `quipu bench`.
 //!
 //! Invariants:
 //! - the shipped program is built first: nothing else is worth measuring;
-//! - whatever was started has ended when a bench returns, also after Ctrl-C or a closed terminal.
+//! - every started process has ended when a bench returns, also after Ctrl-C or a closed terminal.
 
 mod accuracy;
 mod bars;
@@ -35,11 +35,11 @@ use crate::parts::cargo;
 use crate::paths::target;
 use crate::run::run;
 
-/// Whether somebody has asked for an end.
+/// A flag that a signal sets.
 struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// From now on a signal does not end this program, but the next look at this does.
+    /// From now on a signal does not end this program; the next check of the flag does.
     fn listen() -> anyhow::Result<StopFlag> {
         let is_requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -56,7 +56,7 @@ impl StopFlag {
     }
 }
 
-/// Builds the program as it is shipped; returns its path.
+/// Builds the shipped program; returns its path.
 fn build() -> anyhow::Result<PathBuf> {
     run("build", &cargo("build --profile dist -p quipu", &[]))?.expect_success("the build of the shipped program")?;
     Ok(target().join("dist/quipu"))
@@ -72,7 +72,7 @@ fn quipu_bench(label: &str, quipu: &Path, arguments: &[&str]) -> anyhow::Result<
     serde_json::from_str(document).context("read what quipu bench printed")
 }
 
-/// A table whose columns from this one on are figures.
+/// A table with right-aligned columns from this one on.
 fn table_text(mut table: Table, figures_from: usize) -> String {
     for column in table.column_iter_mut().skip(figures_from) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -80,7 +80,7 @@ fn table_text(mut table: Table, figures_from: usize) -> String {
     table.load_style(NOTHING).trim_fmt()
 }
 
-/// The middle one, or the mean of the middle two; nothing of nothing is 0.
+/// The middle one, or the mean of the middle two; 0 without values.
 fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

@@ -1,7 +1,9 @@
-//! `cargo xtask bench postgres`: one hot counter, durable, as a row of PostgreSQL and in Quipu.
+//! `cargo xtask bench postgres`: compares one hot, durable counter in Quipu with a row of
+//! PostgreSQL.
 //!
-//! PostgreSQL has all cores, prepared statements and its defaults (commits are synced); Quipu has one core for its server and one
-//! command in flight per connection. Both have the same disk and as many clients, and are measured in turn.
+//! PostgreSQL has all cores, prepared statements and its defaults (commits are synced). Quipu has
+//! one core for its server and one command in flight per connection. Both have the same disk and as
+//! many clients, and are measured in turn.
 
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
@@ -24,24 +26,24 @@ const CLIENTS: &str = "50";
 /// Threads of pgbench.
 const THREADS: &str = "2";
 
-/// How many times as fast as a hot row a durable counter has to be.
+/// Required ratio of a durable counter's speed to a hot row's.
 const RATIO_MUST: f64 = 20.0;
 
-/// The user as whom PostgreSQL runs where we are root, which it refuses to be.
+/// The user that runs PostgreSQL if we are root, as it refuses root.
 const USER: &str = "postgres";
 
-/// A stock that does not run out while it is measured.
+/// The stock is too large to run out during a measurement.
 const TABLES: &str = "create table counters (id int primary key, v bigint not null); insert into counters values (1, 0); \
                       create table stock (id int primary key, v bigint not null); insert into stock values (1, 1000000000000);";
 
 pub const HOT_ROW: &str = "update counters set v = v + 1 where id = 1;\n";
 const DECREMENT: &str = "update stock set v = v - 1 where id = 1 and v > 0;\n";
 
-/// What to measure.
+/// The options of a measurement.
 pub struct Options {
-    /// How long each measurement takes.
+    /// Length of each measurement.
     pub seconds: usize,
-    /// Measurements of each.
+    /// Number of measurements of each.
     pub repetitions: usize,
 }
 
@@ -109,7 +111,7 @@ fn durable_counter(quipu: &Path, dir: &Path, seconds: usize) -> anyhow::Result<f
 
 /// A private PostgreSQL.
 pub struct Postgres {
-    /// Before the directory: it ends first.
+    /// Before the directory: the server ends first.
     _server: BenchServer,
     home: TempDir,
     programs: PathBuf,
@@ -129,7 +131,7 @@ impl Postgres {
         let port = free_port().context("find a free port")?.to_string();
         let mut serve = Command::new(programs.join("postgres"));
         serve.args(["-h", "127.0.0.1", "-p", &port, "-k"]).arg(home.path()).arg("-D").arg(&data);
-        // SIGINT is its fast stop: clients are sent away.
+        // SIGINT is its fast stop: it disconnects its clients.
         let ready = "database system is ready to accept connections";
         let server = BenchServer::start(run_as(&mut serve, owner), home.path(), ready, Signal::INT, stop)?;
         let postgres = Postgres { _server: server, home, programs, port };
@@ -148,7 +150,7 @@ impl Postgres {
         tps(&outcome.lines).with_context(|| format!("pgbench told no figure:\n{}", outcome.lines.join("\n")))
     }
 
-    /// Where it is, for a node.
+    /// Its URL, for a node.
     pub fn url(&self) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/{USER}", self.port)
     }
@@ -177,7 +179,8 @@ fn tps(lines: &[String]) -> Option<f64> {
     lines.iter().find_map(|line| line.strip_prefix("tps = ")?.split_whitespace().next()?.parse().ok())
 }
 
-/// Who PostgreSQL runs as: its own user where we are root, and then the directory becomes his; else whoever we are.
+/// The user for PostgreSQL: its own if we are root, and then it gets the directory; otherwise
+/// `None`, the present user.
 fn postgres_user(home: &Path) -> anyhow::Result<Option<(u32, u32)>> {
     let us = std::fs::metadata(home).with_context(|| format!("look at {}", home.display()))?.uid();
     if us != 0 {
@@ -195,7 +198,7 @@ fn postgres_user(home: &Path) -> anyhow::Result<Option<(u32, u32)>> {
 
 fn run_as(command: &mut Command, owner: Option<(u32, u32)>) -> &mut Command {
     match owner {
-        // Where he may be, whoever calls.
+        // A directory that this user may enter.
         Some((user, group)) => command.uid(user).gid(group).current_dir("/"),
         None => command,
     }

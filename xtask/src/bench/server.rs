@@ -1,4 +1,4 @@
-//! A server that is measured: started on a free port, waited for, and ended whatever happens.
+//! Starts a server on a free port, waits until it is ready, and ends it in every case.
 
 use std::fs::File;
 use std::io;
@@ -14,16 +14,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::StopFlag;
 use crate::run::{command_line, now};
 
-/// How long a start may take.
+/// Most time for a start.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a stop may take before it is made.
+/// Most time for a stop before a kill.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often it is looked whether a server has come so far.
+/// Poll interval while a server starts or stops.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// A running server. Dropped, it is asked to stop, and made to if it does not.
+/// A running server. A drop stops it, and kills it after a timeout.
 pub struct BenchServer {
     child: Child,
     log: PathBuf,
@@ -31,7 +31,8 @@ pub struct BenchServer {
 }
 
 impl BenchServer {
-    /// Starts it and waits until its log, a file in this directory, has this text. It ends at this signal.
+    /// Starts it and waits until its log, a file in this directory, contains `ready`. `stop_with`
+    /// is its stop signal.
     pub fn start(
         command: &mut Command,
         home: &Path,
@@ -58,17 +59,17 @@ impl BenchServer {
         Ok(server)
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// All that it said.
+    /// Its whole log.
     pub fn read_log(&self) -> String {
         std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// What of its memory is resident, in bytes.
+    /// Its resident memory, in bytes.
     pub fn resident_bytes(&self) -> anyhow::Result<u64> {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).context("look at a process")?;
@@ -79,11 +80,12 @@ impl BenchServer {
 }
 
 impl BenchServer {
-    /// CPU time that it has taken so far, all threads together that have not ended. What the kernel says of a whole process is in hundredths of a second, which is too coarse for a turn of some changes.
+    /// CPU time so far of all its threads that have not ended. The kernel's figure of a whole
+    /// process is in hundredths of a second: too coarse for a turn of a few changes.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
         let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id())).context("look at a process")? {
-            // A thread may end while it is looked at.
+            // A thread may end during the reading.
             let Ok(stat) = std::fs::read_to_string(task.context("look at a thread")?.path().join("schedstat")) else {
                 continue;
             };
@@ -110,7 +112,7 @@ impl Drop for BenchServer {
     }
 }
 
-/// A port that nobody had a moment ago.
+/// A port that was free just now.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,6 +1,8 @@
-//! `cargo xtask bench store`: what a shared store costs a node, and what it spares the store.
+//! `cargo xtask bench store`: measures the cost of a shared store for a node, and the load on the
+//! store.
 //!
-//! In one run, in turn with what it is compared with: a node alone, and a row of PostgreSQL. What a store was asked for is by its own statistics.
+//! Each figure is taken in one run, in turn with its comparison: a node alone, or a row of
+//! PostgreSQL. The load on a store comes from its own statistics.
 
 mod pages;
 
@@ -25,27 +27,28 @@ use crate::tools::{need_programs, postgres_programs};
 /// Nodes on one store.
 const NODES: usize = 3;
 
-/// CPU time per add, and per read, of a node on a store over that of one alone: the most it may be.
+/// Greatest ratio of the CPU time per add, and per read, of a node on a store to that of a node
+/// alone.
 const ADD_RATIO_MOST: f64 = 1.3;
 const READ_RATIO_MOST: f64 = 1.2;
 
-/// How many times the adds of a hot row three nodes must take.
+/// Required ratio of the adds of three nodes to those of a hot row.
 const ROW_RATIO_MUST: f64 = 50.0;
 
-/// How often each takes its turn.
+/// Number of turns of each.
 const TURNS: usize = 5;
 
-/// Clients that read one counter at once, and how old what is known of it may be.
+/// Clients that read one counter at once, and the greatest age of its cached data.
 const READERS: usize = 1_000;
 const FRESHNESS: Duration = Duration::from_secs(5);
 
-/// Counters that are imported.
+/// Number of imported counters.
 const IMPORTED: usize = 1_000_000;
 
-/// Something to measure, and its name.
+/// A part of the bench: its name and its function.
 type StorePart = (&'static str, fn(&StoreBench) -> anyhow::Result<()>);
 
-/// What there is to measure.
+/// All parts.
 const PARTS: [StorePart; 6] = [
     ("cpu", StoreBench::cpu),
     ("hot-counter", StoreBench::hot_counter),
@@ -55,7 +58,7 @@ const PARTS: [StorePart; 6] = [
     ("hot-row", StoreBench::hot_row),
 ];
 
-/// Measures and prints: all parts, or those that are named.
+/// Measures and prints all parts, or the named ones.
 pub fn store(named: &[&str]) -> anyhow::Result<()> {
     if let Some(unknown) = named.iter().find(|name| PARTS.iter().all(|(part, _)| part != *name)) {
         bail!("there is no part '{unknown}': {}", PARTS.map(|(part, _)| part).join(", "));
@@ -77,7 +80,7 @@ struct StoreBench {
     home: tempfile::TempDir,
 }
 
-/// A server, and where it listens.
+/// A server and its port.
 struct LocalServer {
     server: BenchServer,
     port: u16,
@@ -88,7 +91,7 @@ impl LocalServer {
         connect(self.port)
     }
 
-    /// How often a Redis has run a command, those of scripts included.
+    /// Number of calls of a command by a Redis, those of scripts included.
     fn calls(&self, command: &str) -> anyhow::Result<u64> {
         let reply = self.info("commandstats")?;
         let line = reply.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -117,7 +120,7 @@ fn connect(port: u16) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// How long a bulk string is, with what is around it, as far as that can be told yet.
+/// Length of a bulk string with its frame, if the head is complete.
 fn bulk_length(reply: &[u8]) -> Option<usize> {
     let end = reply.windows(2).position(|window| window == b"\r\n")?;
     let bytes: usize = std::str::from_utf8(&reply[1..end]).ok()?.parse().ok()?;
@@ -149,7 +152,7 @@ impl StoreBench {
         Ok(LocalServer { server, port })
     }
 
-    /// A relaxed node with one worker. On a core of its own, if it is measured alone.
+    /// A relaxed node with one worker; on a core of its own if `pinned`.
     fn node(&self, name: &str, pinned: bool, store: Option<&str>, more: &[&str]) -> anyhow::Result<LocalServer> {
         let (home, port) = (self.make_folder(name)?, free_port().context("find a free port")?);
         let mut command = Command::new(if pinned { "taskset".into() } else { self.quipu.clone() });
@@ -176,7 +179,7 @@ impl StoreBench {
         Ok(document["measurements"][0].clone())
     }
 
-    /// What an add and a read cost a node on a store, beside one without.
+    /// The cost of an add and a read for a node on a store, beside a node without one.
     fn cpu(&self) -> anyhow::Result<()> {
         let redis = self.redis("cpu-redis")?;
         let url = format!("redis://127.0.0.1:{}", redis.port);
@@ -205,7 +208,7 @@ impl StoreBench {
         Ok(())
     }
 
-    /// Adds a second of all nodes together.
+    /// Adds per second of all nodes together.
     fn load(&self, nodes: &[LocalServer], words: &[&str]) -> anyhow::Result<f64> {
         thread::scope(|scope| {
             let loads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| self.measure(node, words))).collect();
@@ -220,11 +223,11 @@ impl StoreBench {
         (0..NODES).map(|node| self.node(&format!("{name}-{node}"), false, Some(url), &[])).collect()
     }
 
-    /// What a store is asked to write while three nodes add to one counter.
+    /// The writes to a store while three nodes add to one counter.
     fn hot_counter(&self) -> anyhow::Result<()> {
         let redis = self.redis("hot-redis")?;
         let nodes = self.nodes("hot", &format!("redis://127.0.0.1:{}", redis.port))?;
-        // Before that they join.
+        // The nodes join the store first.
         self.load(&nodes, &["--pipelines", "64", "--seconds", "1", "--connections", "16"])?;
         let (before, began) = (redis.calls("hset")?, now());
         let rate = self.load(&nodes, &["--pipelines", "64", "--seconds", "5", "--connections", "16"])?;
@@ -237,7 +240,7 @@ impl StoreBench {
         Ok(())
     }
 
-    /// What a store is asked for when a thousand clients read, at once, a counter of which what is known is too old.
+    /// The reads of a store when a thousand clients read, at once, a counter with outdated data.
     fn readers(&self) -> anyhow::Result<()> {
         let redis = self.redis("readers-redis")?;
         let url = format!("redis://127.0.0.1:{}", redis.port);
@@ -269,7 +272,7 @@ impl StoreBench {
         Ok(())
     }
 
-    /// How fast counters come in from a Redis, and what is there after an import that was killed.
+    /// The speed of an import from a Redis, and the result of an import that was killed.
     fn import(&self) -> anyhow::Result<()> {
         let (source, store) = (self.redis("source")?, self.redis("import-store")?);
         let mut stream = source.connect()?;

@@ -1,10 +1,10 @@
-//! The fenced blocks of a document, and the steps of a shell block.
+//! Parses the fenced blocks of a document, and the steps of a shell block.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// What a fence asks for.
+/// The kind of a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
     /// Run it.
@@ -18,11 +18,11 @@ pub enum Fence {
 /// One fenced block.
 #[derive(Debug)]
 pub struct Block {
-    /// What its fence asks for.
+    /// The kind of its fence.
     pub fence: Fence,
     /// The line of its fence, from 1.
     pub line: usize,
-    /// What is between the fences.
+    /// The text between the fences.
     pub text: String,
 }
 
@@ -31,7 +31,7 @@ pub struct Block {
 pub struct ShellStep {
     /// The command, without the comment behind it.
     pub command: String,
-    /// What it prints, if the document says.
+    /// Its output, if the document has it.
     pub expected: Option<String>,
     /// Its last line within the block, from 1.
     pub line: usize,
@@ -87,7 +87,7 @@ pub fn parse(document: &str, text: &str) -> anyhow::Result<Vec<Block>> {
     Ok(blocks)
 }
 
-/// Examples talk to this machine, by its address.
+/// Checks that examples use this machine, by its address.
 fn check_hosts(document: &str, block: &Block) -> anyhow::Result<()> {
     let is_local = |rest: &str| {
         let host = rest.rsplit_once('@').filter(|(user, _)| !user.contains('/')).map_or(rest, |(_, host)| host);
@@ -104,7 +104,7 @@ fn check_hosts(document: &str, block: &Block) -> anyhow::Result<()> {
 }
 
 impl Block {
-    /// The file that the block is: its first line is `# NAME`.
+    /// The name of the block's file: its first line is `# NAME`.
     pub fn file_name(&self) -> anyhow::Result<String> {
         let first = self.text.lines().next().unwrap_or_default();
         let name = first.strip_prefix("# ").context("the first line of the block names its file")?.trim();
@@ -155,7 +155,7 @@ fn split_comment(line: &str) -> (&str, Option<&str>) {
     (line, None)
 }
 
-/// Whether the shell would run this, or wait for more.
+/// Returns true if the shell would run this instead of waiting for more.
 fn is_complete(command: &str) -> anyhow::Result<bool> {
     if command.ends_with('\\') {
         return Ok(false);

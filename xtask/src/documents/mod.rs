@@ -1,10 +1,13 @@
-//! Runs the shell examples of the documents, as a reader would, and compares what they print with what the document says.
+//! Runs the shell examples of the documents, as a reader would, and compares their output with the
+//! document.
 //!
-//! A fence `sh` is run. A comment behind a command is what the command prints, with `…` for anything; a comment on a line of its own
-//! explains. A fence `console` is only shown; a comment `<!-- console: REASON -->` stands above it. A fence `toml` whose first line is
-//! `# NAME.toml` is written to that file.
+//! - A fence `sh` is run. A comment behind a command is its output, with `…` for anything; a
+//!   comment on a line of its own explains.
+//! - A fence `console` is only shown; a comment `<!-- console: REASON -->` stands above it.
+//! - A fence `toml` with `# NAME.toml` as its first line is written to that file.
 //!
-//! Invariant: the examples reach nothing but this machine: they run in a network namespace that has the loopback device alone.
+//! Invariant: the examples reach nothing but this machine. They run in a network namespace that has
+//! the loopback device alone.
 //!
 //! Not here: links and printed pages (`crates/quipu/tests/docs.rs`).
 
@@ -20,7 +23,7 @@ use crate::parts::PartResult;
 use crate::paths::root;
 use crate::tools;
 
-/// Documents whose examples are run.
+/// Documents with examples that are run.
 const DOCUMENTS: [&str; 2] = ["README.md", "docs/operating.md"];
 
 /// Most examples that are only shown, in all documents together.
@@ -53,7 +56,7 @@ pub fn documents() -> anyhow::Result<PartResult> {
     Ok(result)
 }
 
-/// Runs the blocks of a document in one session; returns how many outputs were compared.
+/// Runs the blocks of a document in one session; returns the number of compared outputs.
 fn run_document(
     document: &str,
     blocks: &[Block],

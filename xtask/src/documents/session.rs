@@ -1,4 +1,5 @@
-//! A shell in which the examples of one document run: a directory, a network and processes of its own.
+//! Runs the examples of one document in a shell with a directory, a network and processes of its
+//! own.
 //!
 //! Invariant: when the session ends, every process that an example has started has ended.
 
@@ -21,13 +22,14 @@ use crate::tools::need_programs;
 /// Longest time of one block.
 const BLOCK_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How long an example that never ends by itself is watched.
+/// Time after which an example that never ends by itself is interrupted.
 const WATCH_SECONDS: u32 = 2;
 
 /// Ends the output of a step; its exit status follows.
 const END_OF_STEP: &str = "--- end of step, status ";
 
-/// Functions of the shell: a foreground server runs in the background until the next one, as if it had been interrupted.
+/// Functions of the shell: a foreground server runs in the background until the next one, as if it
+/// had been interrupted.
 const PROLOGUE: &str = r#"
 serve_pid=
 listeners() { awk '$4 == "0A"' /proc/net/tcp | wc -l; }
@@ -54,13 +56,13 @@ pub struct Session {
     input: ChildStdin,
     lines: Receiver<String>,
     directory: TempDir,
-    /// The line of the block that runs, and since when.
+    /// The line of the running block, and its start.
     block: (usize, std::time::Instant),
 }
 
-/// What a step did.
+/// The outcome of a step.
 pub struct StepOutcome {
-    /// Everything that it printed.
+    /// Its whole output.
     pub output: String,
     status: i32,
 }
@@ -75,7 +77,7 @@ impl Session {
         std::fs::create_dir_all(&programs).context("make a directory for programs")?;
         std::fs::create_dir_all(&work).context("make a directory for the examples")?;
         symlink(program, programs.join("quipu")).context("link the program")?;
-        // redis-cli prints types, as `(integer) 1`, on a terminal only, unless it is told to.
+        // Without a terminal, redis-cli prints types such as `(integer) 1` only with `--no-raw`.
         let redis_cli = programs.join("redis-cli");
         let path = std::env::var("PATH").unwrap_or_default();
         let real = std::env::split_paths(&path).map(|folder| folder.join("redis-cli")).find(|file| file.is_file());
@@ -84,7 +86,7 @@ impl Session {
             .context("write redis-cli")?;
         std::fs::set_permissions(&redis_cli, std::fs::Permissions::from_mode(0o755)).context("write redis-cli")?;
         let mut command = Command::new("unshare");
-        // A user namespace makes the others possible for anyone but root, who needs none.
+        // A user namespace permits the others to any user but root, who needs none.
         if !rustix::process::geteuid().is_root() {
             command.arg("--map-root-user");
         }
@@ -120,7 +122,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Writes a file where the examples run.
+    /// Writes a file into the directory of the examples.
     pub fn write_file(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let path = self.directory.path().join("work").join(name);
         let mut file = File::create(&path).with_context(|| format!("write {name}"))?;
@@ -188,7 +190,7 @@ fn executable(command: &str) -> String {
 }
 
 impl StepOutcome {
-    /// What is wrong with the step, if anything is.
+    /// The mistake in the step's outcome, if any.
     pub fn fault(&self, step: &ShellStep) -> Option<String> {
         if self.status != 0 {
             return Some(format!("the command ends with status {}", self.status));
@@ -209,7 +211,8 @@ fn collapse(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether the parts of a pattern, with `…` between them, are in a text in this order, as whole words.
+/// Returns true if the parts of a pattern, separated by `…`, occur in a text in this order, as
+/// whole words.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut rest = text;
     pattern.split('…').map(str::trim).all(|part| match find_words(rest, part) {
@@ -221,7 +224,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     })
 }
 
-/// Where a part begins in a text, such that no word or number of its ends goes on beyond it.
+/// The first position of a part in a text with a word boundary at each end of the part.
 fn find_words(text: &str, part: &str) -> Option<usize> {
     let goes_on = |one: Option<char>, other: Option<char>| {
         one.is_some_and(char::is_alphanumeric) && other.is_some_and(char::is_alphanumeric)

@@ -1,8 +1,9 @@
-//! Carries the known-bad patches over a change of the sources: each makes the same change as before.
+//! Carries the known-bad patches over a change of the sources: each makes the same change as
+//! before.
 //!
-//! `cargo xtask patches --carry [COMMIT]` merges three texts of a file: base is the file at COMMIT,
-//! ours is the working tree, theirs is the file at COMMIT with the patch. Where they collide and only
-//! comments differ, the merge is one of code lines. `cargo xtask rename` makes the new patched text in
+//! `cargo xtask patches --carry [COMMIT]` merges three texts of a file. Base is the file at COMMIT,
+//! ours is the working tree, theirs is the file at COMMIT with the patch. If they conflict and only
+//! comments differ, it merges code lines alone. `cargo xtask rename` makes the new patched text in
 //! its own way; the rest is the same.
 //!
 //! Invariant: a patch that needs a decision is left as it was and reported.
@@ -20,7 +21,7 @@ use crate::rename::Sources;
 
 /// The tree that the patches apply to.
 pub enum Tree<'a> {
-    /// The files as they were read.
+    /// The files as read.
     Sources(&'a Sources),
     /// A commit.
     Commit(&'a str),
@@ -85,7 +86,7 @@ fn apply(tree: &Tree<'_>, patch: Patch) -> anyhow::Result<PatchBefore> {
     Ok(PatchBefore { path: patch.path, header, files })
 }
 
-/// Writes each patch anew whose files changed. Returns how many were written.
+/// Rewrites each patch with changed files. Returns the number of rewritten patches.
 pub fn carry_all(
     before: &[PatchBefore],
     new_path: &dyn Fn(&str) -> String,
@@ -148,7 +149,7 @@ fn merge(ours: &str, base: &str, theirs: &str) -> anyhow::Result<MergeResult> {
     }
 }
 
-/// A merge of a patch into a text that differs from its original in comments and blank lines alone.
+/// Merges a patch into a text that differs from its original in comments and blank lines alone.
 fn merge_code_lines(ours: &str, base: &str, theirs: &str) -> anyhow::Result<MergeResult> {
     let (ours_lines, base_lines) = (ours.lines().collect::<Vec<_>>(), base.lines().collect::<Vec<_>>());
     let (ours_code, base_code) = (code_lines(&ours_lines), code_lines(&base_lines));
@@ -236,7 +237,7 @@ fn diff(old: &str, new: &str, context: usize) -> anyhow::Result<String> {
     }
 }
 
-/// A file's text as rustfmt writes it.
+/// A file's text, formatted by rustfmt.
 pub fn format(text: &str) -> anyhow::Result<String> {
     use std::io::Write;
     let mut command = Command::new("rustfmt");
@@ -254,7 +255,7 @@ pub fn format(text: &str) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).context("read the formatted text")
 }
 
-/// Test filters of libraries name modules: those of moved files follow.
+/// Updates the test filters of libraries, which name modules, after their files have moved.
 pub fn rename_test_filters(moves: &[(&str, &str)]) -> anyhow::Result<()> {
     for patch in find(&[])?.into_iter().filter(|patch| patch.test.contains("--lib ")) {
         let Some((_, filter)) = patch.test.split_once("--lib ") else { continue };

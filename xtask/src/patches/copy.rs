@@ -1,8 +1,10 @@
-//! A copy of the workspace with a build of its own, in which one patch after another is tried.
+//! A copy of the workspace with a build of its own, in which patches are tried in sequence.
 //!
-//! In: the workspace as it is, uncommitted work included, and what was built of it. Out: which tests fail with a patch.
+//! In: the present workspace, uncommitted work included, and its build. Out: the tests that fail
+//! with a patch.
 //!
-//! Invariant: what is built is the source that is there: cargo goes by the times of files, so a file that changes, back to what it was included, is newer than what was built of it.
+//! Invariant: the build matches the source. Cargo compares file times, so a changed file must be
+//! newer than its build, even if it changes back.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,7 +17,7 @@ use super::{CatchReport, Lane, Patch};
 use crate::paths::{own, root, target};
 use crate::run::{CommandOutcome, now, run};
 
-/// Where cargo puts what it builds for tests.
+/// Folder of cargo's test builds.
 const PROFILE: &str = "debug";
 
 /// A copy of the workspace.
@@ -62,7 +64,7 @@ impl WorkspaceCopy {
         }
         let mut failures = outcome.failures();
         if failures.is_empty() && outcome.lines.iter().any(|line| line.contains("panicked at")) {
-            // A test that takes its whole process with it does not get to say so.
+            // A test that ends its whole process prints no failure.
             failures.push(test.clone());
         }
         if failures.is_empty() {
@@ -72,12 +74,13 @@ impl WorkspaceCopy {
         Ok(CatchReport { tests: failures, seed, built, ran })
     }
 
-    /// Takes over what the workspace has built, if the copy has built nothing yet; whether that is so.
+    /// Copies the workspace's build if the copy has none yet; returns true if it did.
     fn seed(&self) -> anyhow::Result<bool> {
         if self.target.exists() {
             return Ok(false);
         }
-        // Whatever it was: from here on the times of the files are those of the workspace.
+        // Any old source is removed: from here on the times of the files are those of the
+        // workspace.
         for folder in [&self.source, &self.unfinished()] {
             if folder.exists() {
                 std::fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
@@ -85,7 +88,7 @@ impl WorkspaceCopy {
         }
         let (from, to) = (target().join(PROFILE), self.unfinished().join(PROFILE));
         std::fs::create_dir_all(&to).with_context(|| format!("make {}", to.display()))?;
-        // Fingerprints first: what one of them speaks of was there before it.
+        // Fingerprints first: the outputs that one describes exist before it.
         for folder in [".fingerprint", "build", "deps"] {
             if from.join(folder).exists() {
                 take_over(&from.join(folder), &to.join(folder))?;
@@ -95,13 +98,16 @@ impl WorkspaceCopy {
         Ok(true)
     }
 
-    /// What is taken over comes here first: a copy of half of it would not be missed by anybody.
+    /// The folder of an incomplete copy of a build: half a copy would go unnoticed.
     fn unfinished(&self) -> PathBuf {
         self.target.with_extension("unfinished")
     }
 
-    /// Makes the copy equal to the workspace. Files that are equal already are not touched, so that cargo builds only what changed. In a new copy they have the times that they have in the workspace, so that what was taken over is good;
-    /// later a file is as new as its change.
+    /// Makes the copy equal to the workspace. Equal files are not touched, so that cargo builds
+    /// only changed ones.
+    ///
+    /// In a new copy they have their times in the workspace, so that the copied build is valid.
+    /// Later a file is as new as its change.
     fn refresh(&self, is_new: bool) -> anyhow::Result<()> {
         let listed = Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -133,7 +139,8 @@ impl WorkspaceCopy {
 
     fn apply(&self, patch: &Patch) -> anyhow::Result<()> {
         let mut apply = Command::new("git");
-        // The copy is inside the workspace's target directory; git must not take it for a part of the workspace.
+        // The copy is inside the workspace's target directory; git must not take it for a part of
+        // the workspace.
         let ceiling = self.source.parent().expect("the copy is in a folder");
         apply.arg("apply").arg(&patch.path).current_dir(&self.source).env("GIT_CEILING_DIRECTORIES", ceiling);
         run(&patch.name, &apply)?.expect_success("git apply")?;
@@ -162,7 +169,7 @@ impl WorkspaceCopy {
             .current_dir(&self.source)
             .env("CARGO_TARGET_DIR", &self.target)
             .envs(variables.iter().copied())
-            // Set by cargo for us; they speak of the wrong workspace.
+            // Cargo sets these for us; they name the wrong workspace.
             .env_remove("CARGO_MANIFEST_DIR")
             .env_remove("CARGO_MANIFEST_PATH");
         run(&patch.name, &command)
@@ -181,7 +188,7 @@ pub fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> anyhow::Resul
     Ok(())
 }
 
-/// Copies a folder and all in it, as old as it is, but for what was only linked from the rest: tests and programs.
+/// Copies a folder and its content with their times, except linked outputs: tests and programs.
 fn take_over(from: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
     for entry in std::fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
@@ -190,7 +197,8 @@ fn take_over(from: &Path, to: &Path) -> anyhow::Result<()> {
         if path.is_dir() {
             take_over(&path, &there)?;
         } else if !(from.ends_with("deps") && path.extension().is_none()) {
-            // The compiler replaces a library by another file, so that one file can be in both folders.
+            // The compiler replaces a library by another file, so that one file can be in both
+            // folders.
             if path.extension().is_some_and(|end| end == "rlib") && std::fs::hard_link(&path, &there).is_ok() {
                 continue;
             }
@@ -201,7 +209,7 @@ fn take_over(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a copy as old as what it is a copy of.
+/// Gives a copy the time of its original.
 fn keep_time(from: &Path, to: &Path) -> anyhow::Result<()> {
     let keep = || {
         let modified = std::fs::metadata(from)?.modified()?;

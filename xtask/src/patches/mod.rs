@@ -1,4 +1,4 @@
-//! Tests of the tests: each known-bad patch under `proofs/known-bad` must be caught by the test it names.
+//! Tests of the tests: the named test must catch each known-bad patch under `proofs/known-bad`.
 //!
 //! ```text
 //! # The reply leaves before the fsync.
@@ -7,16 +7,18 @@
 //! +++ b/crates/…
 //! ```
 //!
-//! A test that searches among seeds has the seed that catches the patch: `# seed: QUIPU_SCHEDULE_FROM=17`, the variable that the
-//! test takes its first seed from. That seed is tried first; the whole search follows only if it passes. A failing test prints it
-//! behind `again: `, and the line is written into the patch when the search has found another one.
+//! A test that searches among seeds has the seed that catches the patch:
+//! `# seed: QUIPU_SCHEDULE_FROM=17`. The variable sets the first seed of the test. That seed is
+//! tried first; the whole search follows only if it passes. A failing test prints its seed behind
+//! `again: `, and a new seed is written into the patch.
 //!
-//! A patch is applied to a copy of the workspace (`copy`), uncommitted work included, whose build is kept for the next one. Two copies are at work at once: one builds
-//! while the other's tests wait, and a crate is mostly built by one core. In a whole run one of them begins early, with what time of the cores other parts leave: many of those wait for disks and
-//! servers more than they compute.
+//! A patch is applied to a copy of the workspace (`copy`), uncommitted work included. Its build is
+//! kept for the next patch. Two copies work at once: one builds while the other's tests wait, and
+//! one core builds most of a crate. In a whole run one of them begins early, on the CPU time left
+//! by other parts. Many of these wait for disks and servers more than they compute.
 //!
-//! Invariant: caught means that the patched code builds and a test fails; a patch that does not apply, does not build or fails
-//! nothing is an error.
+//! Invariant: a patch is caught if the patched code builds and a test fails. A patch that does not
+//! apply, does not build or fails no test is an error.
 
 pub mod carry;
 mod copy;
@@ -38,39 +40,40 @@ use crate::parts::{FEATURES, PatchChoice};
 use crate::paths::root;
 use crate::proved::{git, proved_commit};
 
-/// A patch and what it says of itself.
+/// A patch and the fields of its header.
 struct Patch {
     path: PathBuf,
     name: String,
-    /// What it breaks, in a sentence.
+    /// Its defect, in a sentence.
     defect: String,
-    /// Whose test is to catch it.
+    /// The package of the test that is to catch it.
     package: String,
-    /// Which one, in cargo's words.
+    /// The test, as arguments of cargo.
     test: String,
     /// The variable of the test that sets its first seed, and the seed that catches the patch.
     seed: Option<(String, String)>,
-    /// The files it changes.
+    /// The files that it changes.
     files: Vec<String>,
 }
 
-/// What caught a patch.
+/// The tests that caught a patch.
 struct CatchReport {
     /// The tests that failed.
     tests: Vec<String>,
-    /// The seed that did it, as `VARIABLE=SEED`, if the test searches among seeds.
+    /// The seed that caught it, as `VARIABLE=SEED`, if the test searches among seeds.
     seed: Option<String>,
-    /// How long the build of the patched code took, and how long the tests did.
+    /// Time of the build of the patched code, and of the tests.
     built: Duration,
     ran: Duration,
 }
 
-/// Applies each patch, or those whose names contain one of these, and returns how many were caught: all of them, or an error.
+/// Tries each patch, or those with names that contain one of these. Returns the number of caught
+/// patches: all of them, or an error.
 pub fn patches(only: &[&str]) -> anyhow::Result<usize> {
     PatchRun::find(only)?.finish()
 }
 
-/// Patches that are tried.
+/// A run of patches.
 pub struct PatchRun {
     queue: Arc<PatchQueue>,
     count: usize,
@@ -78,18 +81,18 @@ pub struct PatchRun {
     early: Option<JoinHandle<()>>,
 }
 
-/// What the copies share.
+/// The common state of the copies.
 struct PatchQueue {
     waiting: Mutex<VecDeque<Patch>>,
     judged: Mutex<Vec<(Patch, anyhow::Result<CatchReport>)>>,
-    /// Nobody else wants the cores: say what is done, and take all the time there is.
+    /// No other part needs the cores: print each patch, and run at normal priority.
     hurry: AtomicBool,
-    /// No more of them.
+    /// Take no more patches.
     stop: AtomicBool,
 }
 
 impl PatchRun {
-    /// Those of a choice.
+    /// The patches of a choice.
     pub fn choose(choice: PatchChoice) -> anyhow::Result<PatchRun> {
         let all = find(&[])?;
         check_applying(&all)?;
@@ -103,18 +106,19 @@ impl PatchRun {
         Ok(patch_run)
     }
 
-    /// Those whose name contains one of these, or all.
+    /// The patches with names that contain one of these, or all.
     pub fn find(only: &[&str]) -> anyhow::Result<PatchRun> {
         Ok(PatchRun::new(find(only)?))
     }
 
-    /// How many patches apply to the sources.
+    /// Number of patches that apply to the sources.
     pub fn applying(&self) -> usize {
         self.applying
     }
 
     fn new(mut patches: Vec<Patch>) -> PatchRun {
-        // Those of one test lie together: each copy begins at an end, so that neither builds everything.
+        // Patches of one test lie together. Each copy begins at one end, so that neither builds
+        // everything.
         patches.sort_by(|one, other| {
             (&one.package, &one.test, &one.name).cmp(&(&other.package, &other.test, &other.name))
         });
@@ -128,7 +132,7 @@ impl PatchRun {
         PatchRun { queue: Arc::new(queue), count, applying: count, early: None }
     }
 
-    /// Begins with one copy, beside whatever else is done, and after it in everything.
+    /// Begins with one copy, beside the other parts and at the lowest priority.
     #[must_use]
     pub fn begin_early(mut self) -> PatchRun {
         let queue = Arc::clone(&self.queue);
@@ -136,7 +140,7 @@ impl PatchRun {
         self
     }
 
-    /// Tries all that are left, and returns how many there were: all were caught, or it is an error.
+    /// Tries all remaining patches, and returns their number: all were caught, or it is an error.
     pub fn finish(mut self) -> anyhow::Result<usize> {
         self.queue.hurry.store(true, Ordering::Relaxed);
         let queue = &self.queue;
@@ -188,7 +192,8 @@ impl PatchRun {
 }
 
 impl Drop for PatchRun {
-    /// After another part has failed: what is under way is waited for, so that nothing is left behind.
+    /// After a failure of another part: waits for the patch in progress, so that nothing is left
+    /// behind.
     fn drop(&mut self) {
         self.queue.stop.store(true, Ordering::Relaxed);
         self.wait();
@@ -208,7 +213,8 @@ impl PatchQueue {
         }
     }
 
-    /// Not in the loop's own condition: a lock that is taken there is held until the patch was tried, and the other copy waits.
+    /// Not in the loop's own condition: a lock taken there is held until the patch was tried, and
+    /// the other copy waits.
     fn next(&self, lane: Lane) -> Option<Patch> {
         if self.stop.load(Ordering::Relaxed) { None } else { lane.take(&mut lock_queue(&self.waiting)) }
     }
@@ -218,11 +224,13 @@ fn lock_queue<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many patches `cargo xtask test` tries.
+/// Number of patches that `cargo xtask test` tries.
 const FEW: usize = 3;
 
-/// Patches for `cargo xtask test`: those of files that changed since the last proof, else a choice that only a change of the
-/// crates moves. Only patches that the shared debug build and one core can try in seconds.
+/// Chooses patches for `cargo xtask test`: those of files that changed since the last proof.
+/// Without any, a choice that depends only on the content of the crates.
+///
+/// Only patches that the shared debug build and one core can try in seconds.
 fn choose_few(mut patches: Vec<Patch>) -> anyhow::Result<Vec<Patch>> {
     let quick = ["--test it_engine", "--test seeds", "--lib"];
     patches.retain(|patch| {
@@ -245,7 +253,7 @@ fn choose_few(mut patches: Vec<Patch>) -> anyhow::Result<Vec<Patch>> {
     Ok(patches)
 }
 
-/// Every patch applies to the workspace as it is.
+/// Checks that every patch applies to the present workspace.
 fn check_applying(patches: &[Patch]) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     for patch in patches {
@@ -259,7 +267,7 @@ fn check_applying(patches: &[Patch]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Which end of the list a copy takes its patches from.
+/// The end of the list from which a copy takes its patches.
 #[derive(Clone, Copy)]
 enum Lane {
     Front,
@@ -324,7 +332,7 @@ impl Patch {
         Ok(Patch { name, defect, package, test, seed, files, path })
     }
 
-    /// Writes the seed that caught the patch into its header, if that is another one than it has.
+    /// Writes the seed that caught the patch into its header, if it differs from the present one.
     fn record_seed(&self, seed: Option<&str>) -> anyhow::Result<()> {
         let known = self.seed.as_ref().map(|(variable, seed)| format!("{variable}={seed}"));
         let Some(seed) = seed.filter(|seed| known.as_deref() != Some(*seed)) else { return Ok(()) };
@@ -337,17 +345,18 @@ impl Patch {
         std::fs::write(&self.path, lines.join("\n") + "\n").with_context(|| format!("write {}", self.path.display()))
     }
 
-    /// The same test as a part of the build that all parts share: what a crate has in common with others has other features when it is built for that crate alone, and would be built again.
+    /// The same test as a part of the build that all parts share. A crate built alone has other
+    /// features in its dependencies, which would then be built again.
     fn shared_test(&self) -> String {
         let Patch { package, test, .. } = self;
         if test.contains("--features ") {
             // A build of its own anyway.
             format!("cargo test -p {package} {test}")
         } else if test.contains("--test ") {
-            // The name of a test says whose it is.
+            // The name of a test target names its package.
             format!("cargo test --workspace {FEATURES} {test}")
         } else {
-            // A library is to be named, beside the program, which has the features.
+            // A library needs its package's name, beside the program, which has the features.
             format!("cargo test -p {package} -p quipu {FEATURES} {test}")
         }
     }

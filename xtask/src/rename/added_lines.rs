@@ -1,8 +1,8 @@
-//! Renames a patched file: unchanged lines like the original, added lines by their likeness to it.
+//! Renames a patched file: unchanged lines as in the original, added lines by their likeness to it.
 //!
-//! A name in an added line gets the new name that the same name has in the same surroundings in the
-//! original: first with both neighbours on each side, then with one, then anywhere in the file, then
-//! anywhere in the workspace. Where surroundings have several new names, it is left and reported.
+//! A name in an added line gets the new name of the same name with the same neighbours in the
+//! original. The search widens: first both neighbours on each side, then one, then the file, then
+//! the workspace. A name with several new names for its neighbours is left and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub struct PatchedFile<'a> {
 type BySurroundings = BTreeMap<(String, [String; 4]), BTreeSet<Option<String>>>;
 
 impl PatchedFile<'_> {
-    /// The renamed text, and the names that are not clear.
+    /// The renamed text, and the ambiguous names.
     pub fn rename(&self) -> anyhow::Result<(String, Vec<String>)> {
         let hunks = changed_lines(self.original, self.patched)?;
         let mut edits = Edits::default();
@@ -79,7 +79,7 @@ impl PatchedFile<'_> {
         Ok((edits.apply(self.patched), unclear))
     }
 
-    /// The new name of a token, `Some(None)` if it keeps its name, `None` if that is not clear.
+    /// The new name of a token; `Some(None)` if it keeps its name, `None` if that is ambiguous.
     fn new_name(&self, name: &str, code: &[CodeToken], index: usize, known: &BySurroundings) -> Option<Option<String>> {
         for level in 0..LEVELS {
             let key = surroundings(self.patched, code, index, level);
@@ -110,7 +110,7 @@ impl PatchedFile<'_> {
     }
 }
 
-/// How many sizes of surroundings are compared.
+/// Number of sizes of surroundings that are compared.
 const LEVELS: usize = 4;
 
 /// A token's neighbours, fewer of them on each level.

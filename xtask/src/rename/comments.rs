@@ -1,8 +1,8 @@
 //! Renames items where comments name them, in backquotes.
 //!
-//! A name in a comment is renamed if all its uses in the file's code get one new name, or, where the
-//! code does not use it, if all its uses in the crate do. A document is another matter: in it a lone
-//! word in backquotes may be a setting or a command, so only `CamelCase` and `snake_case` follow.
+//! A name in a comment is renamed if all its uses in the file's code get one new name. If the code
+//! does not use it, all its uses in the crate must. In a document a lone word in backquotes may be
+//! a setting or a command, so there only `CamelCase` and `snake_case` change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,13 @@ use super::tokens::{CodeTokenKind, code_tokens, tokens};
 /// The new names of one old name. `None` stands for uses that keep it.
 pub type Meanings = BTreeMap<String, BTreeSet<Option<String>>>;
 
-/// What the names of a text become, by the replacements in its code.
+/// The new names of a text, by the replacements in its code.
 pub fn meanings(text: &str, edits: &Edits) -> Meanings {
     let renamed = edits.iter().map(|(range, _)| &text[range]).collect();
     meanings_among(&renamed, text, edits)
 }
 
-/// What some names of a text become, by the replacements in its code.
+/// The new names of some names of a text, by the replacements in its code.
 fn meanings_among(names: &BTreeSet<&str>, text: &str, edits: &Edits) -> Meanings {
     let mut found = Meanings::new();
     for (range, new) in edits.iter() {
@@ -38,7 +38,7 @@ fn meanings_among(names: &BTreeSet<&str>, text: &str, edits: &Edits) -> Meanings
     found
 }
 
-/// All names that are replaced somewhere.
+/// All names that are replaced anywhere.
 fn renamed_names<'s>(sources: &'s Sources, edits: &BTreeMap<String, Edits>) -> BTreeSet<&'s str> {
     let of_file = |(file, edits): (&String, &Edits)| {
         let text = &sources.files[file];
@@ -133,7 +133,7 @@ pub fn rename_documents(
     Ok(renamed)
 }
 
-/// Whether a name can only be meant as one of the code.
+/// Returns true if a name can only be one of the code.
 fn is_code_name(name: &str) -> bool {
     let has_lowercase = name.contains(|letter: char| letter.is_ascii_lowercase());
     has_lowercase && name.contains(|letter: char| letter == '_' || letter.is_ascii_uppercase())

@@ -1,4 +1,4 @@
-//! Finds the items of a source file: where each is defined, and where an attribute on it goes.
+//! Finds the items of a source file: their definitions, and the place for an attribute on each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,15 +15,15 @@ pub struct Definition {
     pub key: String,
     /// Its name.
     pub name: Range<usize>,
-    /// Where an attribute on it goes.
+    /// The place for an attribute on it.
     pub attribute_at: usize,
     /// All of it.
     pub whole: Range<usize>,
-    /// What it is.
+    /// Its kind.
     pub kind: ItemKind,
 }
 
-/// What an item is, as far as renaming cares.
+/// The kind of an item, as far as a rename needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemKind {
     /// A struct, enum, union, trait or alias.
@@ -45,20 +45,21 @@ pub enum ItemKind {
 pub struct TraitImplementation {
     /// The last segment of the trait's path.
     pub trait_name: Range<usize>,
-    /// Names of the items, and where they stand.
+    /// Names of the items, and their places.
     pub items: Vec<(String, Range<usize>)>,
 }
 
-/// All that a map can name in one file, and what the parser alone knows of it.
+/// All items of one file that a map can name, and the parser's own knowledge of it.
 #[derive(Default)]
 pub struct FileItems {
-    /// Every definition. A key can stand for several: methods of the same name in two implementations.
+    /// Every definition. A key can stand for several: methods of the same name in two
+    /// implementations.
     pub definitions: Vec<Definition>,
     /// Implementations of traits.
     pub implementations: Vec<TraitImplementation>,
     /// Names that stand for a field and a local variable at once: `Point { x, y }`.
     pub shorthands: BTreeSet<(usize, usize)>,
-    /// Names of fields, where they are defined or given a value: not local variables.
+    /// Names of fields at their definition or with a value: no local variables.
     pub fields: BTreeSet<(usize, usize)>,
 }
 

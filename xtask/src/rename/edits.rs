@@ -12,7 +12,7 @@ pub struct Edits {
 }
 
 impl Edits {
-    /// Adds a replacement. The same one twice is one; two different ones for a range are an error.
+    /// Adds a replacement. A repeated one counts once; two different ones for a range are an error.
     pub fn add(&mut self, range: Range<usize>, new: &str) -> anyhow::Result<()> {
         match self.by_start.get(&range.start) {
             Some((end, known)) if *end == range.end && known == new => Ok(()),
@@ -24,7 +24,7 @@ impl Edits {
         }
     }
 
-    /// Puts another replacement in the place of the one at `range`.
+    /// Replaces the replacement at `range`.
     pub fn replace(&mut self, range: Range<usize>, new: String) {
         self.by_start.insert(range.start, (range.end, new));
     }
@@ -39,7 +39,7 @@ impl Edits {
         self.by_start.iter().map(|(start, (end, new))| (*start..*end, new.as_str()))
     }
 
-    /// How many there are.
+    /// Number of replacements.
     pub fn len(&self) -> usize {
         self.by_start.len()
     }

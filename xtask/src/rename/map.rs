@@ -1,11 +1,11 @@
-//! A rename map: which items, local names, modules and lines of text get another name.
+//! A rename map: the new names of items, local names, modules and lines of text.
 //!
 //! ```toml
 //! ["crates/a/src/held.rs"]
 //! move = "crates/a/src/locks.rs"                      # the file, and with it the module
 //! items = { Held = "ShardLocks", "Held::look" = "find", "Held.seen" = "rows" }
 //! words = { told = "reply" }                          # local variables and parameters of this file
-//! text = [["an old line", "a new line"]]              # what neither the compiler nor the parser sees
+//! text = [["an old line", "a new line"]]              # text unknown to compiler and parser
 //!
 //! ["crates/a/"]                                       # a folder: all Rust files below it
 //! words = { dice = "rng" }
@@ -31,7 +31,8 @@ pub struct FileRules {
     /// The new path of the file.
     #[serde(rename = "move")]
     pub new_path: Option<String>,
-    /// Items that the file defines: `Type`, `function`, `Type::method`, `Enum::Variant`, `Type.field`, each with its new last segment.
+    /// Items that the file defines: `Type`, `function`, `Type::method`, `Enum::Variant`,
+    /// `Type.field`, each with its new last segment.
     #[serde(default)]
     pub items: BTreeMap<String, String>,
     /// Local variables and parameters.
@@ -87,7 +88,7 @@ impl RenameMap {
         self.files().filter_map(|(path, rules)| Some((path, rules.new_path.as_deref()?)))
     }
 
-    /// Where a file is after the moves. A moved module takes the folder of its children along.
+    /// The path of a file after the moves. A moved module takes the folder of its children along.
     pub fn new_path(&self, path: &str) -> String {
         let path = self.moves().find(|(from, _)| *from == path).map_or(path, |(_, to)| to);
         let folders = self.moves().filter_map(|(from, to)| Some((module_folder(from)?, module_folder(to)?)));

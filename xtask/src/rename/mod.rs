@@ -1,8 +1,8 @@
-//! `cargo xtask rename MAP.toml`: renames items, modules and local names in all sources, and carries
-//! the known-bad patches along.
+//! `cargo xtask rename MAP.toml`: renames items, modules and local names in all sources, and
+//! carries the known-bad patches along.
 //!
 //! In: a map (`map`). The compiler finds the uses of items (`resolve`), the parser those of modules
-//! (`modules`) and local names (`words`), and names in comments follow (`comments`). Out: changed
+//! (`modules`) and local names (`words`). Names in comments follow (`comments`). Out: changed
 //! sources, formatted, and patches that make the same change as before (`patches::carry`).
 //!
 //! Invariant: nothing is written before every replacement is known and none contradicts another.

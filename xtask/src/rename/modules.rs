@@ -1,7 +1,7 @@
-//! Renames modules whose file moves: the `mod` line, and the segment in every path.
+//! Renames modules with a moving file: the `mod` line, and the segment in every path.
 //!
-//! A path is resolved from the module it stands in, over the imports of that module, to the path of
-//! the module it names. Names that a macro makes up are not seen.
+//! A path is resolved from its module, over the imports of that module, to the path of the module
+//! that it names. Names made by a macro are not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,7 +21,7 @@ type ModulePath = Vec<String>;
 pub struct RenamedModules(BTreeMap<ModulePath, String>);
 
 impl RenamedModules {
-    /// Those of a map. A module keeps its parent, under whatever name.
+    /// The renamed modules of a map. A module keeps its parent, under any name.
     pub fn from_map(map: &RenameMap) -> anyhow::Result<RenamedModules> {
         let mut renamed = RenamedModules(BTreeMap::new());
         let mut parents = Vec::new();
@@ -59,7 +59,8 @@ impl RenamedModules {
             let scope = FileScope::parse(file, text, &known)?;
             for (range, path) in scope.mentions(text, &known, &self.0) {
                 let file_edits = edits.entry(file.clone()).or_default();
-                // A function of the module's name, exported from its parent: the compiler knows which is meant.
+                // A function of the module's name, exported from its parent: the compiler has
+                // resolved it.
                 if file_edits.at(&range).is_none() {
                     file_edits.add(range, &self.0[&path]).with_context(|| file.clone())?;
                 }
@@ -94,13 +95,13 @@ fn module_path(file: &str) -> Option<ModulePath> {
 /// The modules of one file, with their imports.
 struct FileScope {
     path: ModulePath,
-    /// Modules written inside the file: where, and their paths.
+    /// Modules written inside the file: their ranges and paths.
     inline: Vec<(Range<usize>, ModulePath)>,
     /// Per module: imported name and the module path it stands for.
     imports: BTreeMap<ModulePath, BTreeMap<String, ModulePath>>,
     /// Segments of `use` trees with the module that each stands for.
     use_segments: Vec<(Range<usize>, ModulePath)>,
-    /// Where `use` items stand: their segments are in `use_segments`.
+    /// Ranges of `use` items: their segments are in `use_segments`.
     use_items: Vec<Range<usize>>,
     /// `mod name;` and `mod name {`: the name, and its path.
     declared: Vec<(Range<usize>, ModulePath)>,
@@ -187,7 +188,7 @@ fn resolve_first(
         "self" => Some(current.clone()),
         "super" => Some(current[..current.len() - 1].to_vec()).filter(|path| !path.is_empty()),
         _ => {
-            // Imports of the modules around it are seen through `use super::*`.
+            // Imports of the enclosing modules are visible through `use super::*`.
             let around = (1..=current.len()).rev().map(|length| &current[..length]);
             for module in around.take(2) {
                 if let Some(path) = scope.imports.get(module).and_then(|imports| imports.get(name)) {

@@ -1,7 +1,7 @@
 //! Finds every use of the items of a map, by the compiler's own name resolution.
 //!
 //! In a copy of the workspace each item gets `#[deprecated(note = "rename:7")]`. The compiler then
-//! warns at each use, in every crate and test, and the warning's note says which item is used.
+//! warns at each use, in every crate and test, and the warning's note gives the number of the item.
 //!
 //! Not here: local variables (`words`), names of modules (`modules`), comments (`comments`).
 
@@ -39,7 +39,7 @@ struct RenamedItem {
     new: String,
 }
 
-/// All replacements, and how often each item is used.
+/// All replacements, and the number of uses of each item.
 pub struct Resolution {
     /// By file.
     pub edits: BTreeMap<String, Edits>,
@@ -121,11 +121,11 @@ fn find_definitions(
 /// A copy of the workspace in which each item is marked.
 struct AnnotatedCopy<'s> {
     sources: &'s Sources,
-    /// Per file the inserted attributes: where in the original, and how many bytes.
+    /// Per file the inserted attributes: their places in the original, and their lengths in bytes.
     inserted: BTreeMap<String, Vec<(usize, usize)>>,
 }
 
-/// A use of an item: which one, where, in the original text.
+/// A use of an item: its number and its place in the original text.
 struct ItemUse {
     item: usize,
     file: String,
@@ -179,7 +179,7 @@ impl<'s> AnnotatedCopy<'s> {
         Ok(AnnotatedCopy { sources, inserted })
     }
 
-    /// Builds the copy and returns what the compiler's warnings point at.
+    /// Builds the copy and returns the uses in the compiler's warnings.
     fn check(&self) -> anyhow::Result<Vec<ItemUse>> {
         let mut item_uses = Vec::new();
         let mut errors = Vec::new();
@@ -267,10 +267,10 @@ fn collect_use(
         }
         None => item_use.range.clone(),
     };
-    // `Enum::Variant` and `Trait::method` are one path, whose warning is about its end.
+    // `Enum::Variant` and `Trait::method` are one path; its warning points at the end.
     let owner = match (item.definition.key.split_once("::"), item.definition.kind) {
         (Some((owner, _)), _) => Some(owner),
-        // A variant without a new name of its own is warned of with the note of its enum.
+        // The warning of a variant without a new name of its own has the note of its enum.
         (None, ItemKind::Type | ItemKind::Trait) => Some(item.definition.key.as_str()),
         (None, _) => None,
     };
@@ -307,7 +307,8 @@ fn starts_with_name(text: &str, name: &str) -> bool {
     text.strip_prefix(name).is_some_and(|behind| behind.trim_start().starts_with(':'))
 }
 
-/// The path segment in front of the name at `start`: of `Enum::Variant`, or of `Enum::{One, Variant}`.
+/// The path segment in front of the name at `start`: of `Enum::Variant`, or of
+/// `Enum::{One, Variant}`.
 fn segment_before(text: &str, start: usize) -> Option<Range<usize>> {
     let mut before = text[..start].trim_end();
     if before.ends_with(['{', ',']) {
@@ -315,7 +316,7 @@ fn segment_before(text: &str, start: usize) -> Option<Range<usize>> {
     }
     let before = before.strip_suffix("::")?.trim_end();
     let name = before.rfind(|letter: char| !letter.is_alphanumeric() && letter != '_').map_or(0, |at| at + 1);
-    // `Type::<T>::method` is not met: the compiler warns of its type by itself.
+    // `Type::<T>::method` does not occur: the compiler warns of its type by itself.
     (name < before.len()).then_some(name..before.len())
 }
 
@@ -352,7 +353,8 @@ fn rename_implementations(
     Ok(())
 }
 
-/// The compiler does not warn of a use inside the marked definition itself: types in a type's definition, calls of a function in its own body.
+/// Renames uses inside the marked definition itself, where the compiler does not warn. These are
+/// types in a type's definition and calls of a function in its own body.
 fn rename_in_definitions(
     renamed: &[RenamedItem],
     sources: &Sources,
@@ -383,7 +385,8 @@ fn rename_in_definitions(
                 continue;
             }
             let around = |item: &&&RenamedItem| item.definition.whole.contains(&at);
-            // Of functions; a method of the same name on another value looks like a recursion, and `text` of the map says which.
+            // Of functions. A method of the same name on another value looks like a recursion;
+            // `text` of the map decides.
             let before = text_at(text, &tokens, index, -1);
             let is_path = before == ":" && text_at(text, &tokens, index, -3) != "self";
             let is_call = text_at(text, &tokens, index, 1) == "(" && before != "." && !is_path;
@@ -432,7 +435,7 @@ fn rename_in_definitions(
     Ok(())
 }
 
-/// Writes a file only if its content differs, so that cargo builds only what changed.
+/// Writes a file only if its content differs, so that cargo builds only changed files.
 pub fn write_if_changed(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     if std::fs::read(path).is_ok_and(|there| there == bytes) {
         return Ok(());

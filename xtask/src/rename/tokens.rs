@@ -1,10 +1,10 @@
-//! The tokens of a source file, with their places.
+//! Splits a source file into tokens, with their places.
 
 use std::ops::Range;
 
 use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 
-/// What a token is, as far as renaming cares.
+/// The kind of a token, as far as a rename needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeTokenKind {
     /// A name or a keyword.
@@ -20,9 +20,9 @@ pub enum CodeTokenKind {
 /// One token that is not white space.
 #[derive(Clone, Debug)]
 pub struct CodeToken {
-    /// What it is.
+    /// Its kind.
     pub kind: CodeTokenKind,
-    /// Where it stands.
+    /// Its place.
     pub range: Range<usize>,
 }
 
@@ -64,7 +64,7 @@ pub fn text_at<'t>(text: &'t str, tokens: &[CodeToken], index: usize, offset: is
     index.checked_add_signed(offset).and_then(|at| tokens.get(at)).map_or("", |token| &text[token.range.clone()])
 }
 
-/// Whether the innermost square brackets around a token are an attribute's.
+/// Returns true if the innermost square brackets around a token are an attribute's.
 pub fn is_in_attribute(text: &str, tokens: &[CodeToken], index: usize) -> bool {
     let mut depth = 0;
     for at in (0..index).rev() {

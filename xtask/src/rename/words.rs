@@ -45,7 +45,7 @@ fn rename_name(
     let range = tokens[index].range.clone();
     let at = (range.start, range.end);
     if items.shorthands.contains(&at) {
-        // A renamed field stands there already as `field: local`.
+        // A renamed field is there already as `field: local`.
         let field = edits.at(&range).and_then(|edit| edit.split(':').next()).unwrap_or(&text[range.clone()]).to_owned();
         let both = if field == new { field } else { format!("{field}: {new}") };
         edits.replace(range, both);
@@ -56,7 +56,7 @@ fn rename_name(
     let is_member = neighbour(-1) == "." && !is_range;
     let is_path = (neighbour(-1) == ":" && neighbour(-2) == ":") || (neighbour(1) == ":" && neighbour(2) == ":");
     let is_definition = matches!(neighbour(-1), "fn" | "mod" | "struct" | "enum" | "trait" | "type" | "macro_rules");
-    // In a macro's arguments the parser sees no fields: a single colon is taken for one.
+    // In a macro's arguments the parser finds no fields: a name with a single colon counts as one.
     let may_be_field = neighbour(1) == ":"
         && neighbour(2) != ":"
         && matches!(neighbour(-1), "{" | ",")
@@ -75,7 +75,7 @@ fn rename_name(
     edits.add(range, new).context("rename a local variable")
 }
 
-/// Whether the innermost brackets around a token belong to a macro call.
+/// Returns true if the innermost brackets around a token belong to a macro call.
 fn is_in_macro(text: &str, tokens: &[CodeToken], index: usize) -> bool {
     let mut depth = 0;
     for at in (0..index).rev() {

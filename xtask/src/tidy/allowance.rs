@@ -1,7 +1,7 @@
-//! `xtask/tidy.toml`: the places that exceed a rule, and by how much they may.
+//! Keeps `xtask/tidy.toml`: the places that exceed a rule, with their allowed amounts.
 //!
-//! Invariant: an amount is never larger than it was; `compare` also reports an amount that is larger
-//! than needed, so that progress is kept.
+//! Invariant: an amount never grows. `compare` also reports an amount that is larger than needed,
+//! so that progress is kept.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use crate::paths::root;
 /// The allowed amounts, by rule and place.
 pub struct Allowance {
     rules: BTreeMap<String, BTreeMap<String, usize>>,
-    /// Whether the file is there.
+    /// True if the file exists.
     pub exists: bool,
 }
 
@@ -53,7 +53,7 @@ impl Allowance {
         std::fs::write(path(), format!("{head}{text}")).with_context(|| format!("write {}", path().display()))
     }
 
-    /// Findings beyond their allowance, a line each.
+    /// Findings beyond their allowance, one per line.
     pub fn excesses(&self, findings: &Findings) -> Vec<String> {
         let beyond = findings.0.iter().filter(|((rule, place), amount)| **amount > self.amount(*rule, place));
         let line = |((rule, place), amount): (&(Rule, String), &usize)| {
@@ -63,7 +63,7 @@ impl Allowance {
         beyond.map(line).collect()
     }
 
-    /// Everything that keeps the tree from being tidy, a line each.
+    /// All reasons why the tree is not tidy, one per line.
     pub fn compare(&self, findings: &Findings) -> Vec<String> {
         let mut lines = self.excesses(findings);
         for (name, places) in &self.rules {
@@ -71,7 +71,7 @@ impl Allowance {
                 lines.push(format!("tidy.toml: no rule is called {name}"));
                 continue;
             };
-            // Rates move with every edit of a page; counts move when one is taken away.
+            // Rates move with every edit of a page; counts move when an occurrence is removed.
             if matches!(rule, Rule::Clauses | Rule::SentenceWords) {
                 continue;
             }

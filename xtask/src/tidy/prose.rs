@@ -1,4 +1,4 @@
-//! The prose of documents, module headers and comments: clauses, sentences, lines.
+//! Checks the prose of documents, module headers and comments: clauses, sentences, lines.
 
 use anyhow::Context;
 

@@ -1,7 +1,7 @@
-//! The ranks of the engine's modules: a module uses only modules of lower rank.
+//! Checks the ranks of the engine's modules: a module uses only modules of lower rank.
 //!
-//! A use is a path that begins with `crate::`, or with as many `super::` as lead to the crate's root.
-//! Tests may use everything.
+//! A use is a path that begins with `crate::`, or with as many `super::` as lead to the crate's
+//! root. Tests may use everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -59,7 +59,7 @@ const RANKS: &[(&str, u8)] = &[
     ("logging", 0),
 ];
 
-/// Adds every arrow that does not point down.
+/// Adds every use that does not lead to a lower rank.
 pub fn check(sources: &Sources, findings: &mut Findings) -> anyhow::Result<()> {
     let engine: BTreeMap<&str, &str> =
         sources.files.iter().filter_map(|(file, text)| Some((file.strip_prefix(ENGINE)?, text.as_str()))).collect();

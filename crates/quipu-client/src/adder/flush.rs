@@ -1,4 +1,4 @@
-//! Takes sums, sends them under tokens, and sends again what was not answered.
+//! Takes sums, sends them under tokens, and sends unanswered ones again.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::client::{await_reply, reply_number};
 use crate::token::TokenItem;
 
-/// How a server names a token whose time is over.
+/// The server's refusal code for a token past its time.
 const TOKEN_TIME: &str = "TOKENTIME";
 
 /// A sum on its way.
@@ -17,14 +17,14 @@ const TOKEN_TIME: &str = "TOKENTIME";
 struct SumRequest {
     name: Box<[u8]>,
     sum: PendingSum,
-    /// At which rate its events were taken; `None`: all were.
+    /// The sampling rate of its events; `None`: all were summed.
     p: Option<u32>,
     token: TokenItem,
-    /// Whether it was sent and not answered, in an earlier flush.
+    /// True if an earlier flush sent it without an answer.
     unanswered: bool,
 }
 
-/// Goes on until the last handle is dropped.
+/// Flushes until the last handle is dropped.
 pub(super) async fn run(inner: Arc<AdderInner>) {
     loop {
         if !inner.is_due().await {
@@ -36,7 +36,7 @@ pub(super) async fn run(inner: Arc<AdderInner>) {
             if sum_requests.is_empty() {
                 break;
             }
-            // It took as long as a call may; the server is away or short of something.
+            // The flush took its whole timeout: the server is away or overloaded.
             let _ = timeout(inner.client.options().pause_max, inner.wake.notified()).await;
             if inner.state().is_closed {
                 return;
@@ -47,7 +47,7 @@ pub(super) async fn run(inner: Arc<AdderInner>) {
 }
 
 impl AdderInner {
-    /// Waits until sums are to be sent; false if nobody is left.
+    /// Waits until the sums are due; false if the adder is closed.
     async fn is_due(&self) -> bool {
         let mut due = None;
         loop {
@@ -88,7 +88,7 @@ impl AdderInner {
         (state.batches_taken, sum_requests)
     }
 
-    /// Sends parcels in one pipeline; gives back those that are to be sent again.
+    /// Sends sums in one pipeline; returns those to send again.
     async fn send_sums(&self, sum_requests: Vec<SumRequest>) -> Vec<SumRequest> {
         let deadline = self.client.deadline();
         let mut answers = Vec::with_capacity(sum_requests.len());
@@ -110,7 +110,7 @@ impl AdderInner {
         unsent
     }
 
-    /// Accounts for a parcel, or gives it back to be sent again.
+    /// Counts the outcome of a sum, or returns it to be sent again.
     fn settle(&self, mut sum_request: SumRequest, answer: Result<(), Error>) -> Option<SumRequest> {
         let mut state = self.state();
         let adds = sum_request.sum.adds;
@@ -121,7 +121,8 @@ impl AdderInner {
                 state.trouble = None;
             }
             Err(Error::Refused { text }) if text.starts_with(TOKEN_TIME) && !sum_request.unanswered => {
-                // Never applied, so it may have a new name. It waited for longer than tokens are remembered, or a clock is wrong.
+                // Never applied, so it may get a new token. It waited longer than the server
+                // remembers tokens, or a clock is wrong.
                 state.trouble = Some(crate::Trouble::Refused(text));
                 sum_request.token = self.client.token();
                 return Some(sum_request);

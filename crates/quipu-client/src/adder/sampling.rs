@@ -1,38 +1,43 @@
-//! Which events are summed: all, or one in so many, each for all of them.
+//! Samples events: an adder sums all of them, or one in `p` for `p` events.
 //!
-//! In: the events of an add. Out: what they come to; the rate that they were taken at, which goes to the server with the sum.
+//! In: the events of an add. Out: the amount to sum, and the sampling rate, which goes to the
+//! server with the sum.
 //!
-//! Invariant: the rate changes only when all sums are taken, so a sum has one.
+//! Invariant: the rate changes only when all sums are taken, so each sum has one rate.
 
 use quipu_sketch::sample::{Rate, RateControl, Skip, SplitMix64};
 use tokio::time::Instant;
 
-/// Which events an adder sums.
+/// The events that an adder sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SampleMode {
     /// All of them.
     #[default]
     All,
-    /// One in so many, each for all of them: an estimate, whose relative standard error is √((p − 1) / n) after n events. The counter's namespace must say `sample` with this number or a larger
-    /// one. Not 0.
+    /// One event in this number, each with this weight. Not 0.
+    ///
+    /// The sum is an estimate. At one in p, its relative standard error is √((p − 1) / n) after n
+    /// events. The counter's namespace must say `sample` with this number or a larger one.
     OneIn(u32),
-    /// As many as come in a second, and of more about so many; so that however much is counted, it costs about the same.
+    /// Up to `per_second` events in a second; of more events, a sample of about this number. So the
+    /// cost is about the same at any rate.
     Auto {
-        /// Of so many events in a second all are summed.
+        /// Number of events in a second up to which all are summed.
         per_second: u32,
-        /// But one in so many at least. The counter's namespace must say `sample` with this number or a larger one.
+        /// Lowest sampling rate, as one in this number. The counter's namespace must say `sample`
+        /// with this number or a larger one.
         one_in_max: u32,
     },
 }
 
-/// What an adder needs to thin events.
+/// The state of the sampling of an adder.
 #[derive(Debug)]
 pub(super) struct AddSampler {
     mode: SampleMode,
     rate: Rate,
     skip: Skip,
     rng: SplitMix64,
-    /// Events that were taken since then.
+    /// Events that were sampled after `since`.
     sampled: u64,
     since: Instant,
 }
@@ -46,25 +51,25 @@ impl AddSampler {
         sampler
     }
 
-    /// Events to one that is taken at the moment; `None`: nothing is sampled.
+    /// The present rate, as one in this number; `None` without sampling.
     pub fn p(&self) -> Option<u32> {
         (self.mode != SampleMode::All).then(|| self.rate.p())
     }
 
-    /// What these events come to, 0 if none of them is taken.
+    /// Samples these events; returns the amount to sum, or 0 if none is sampled.
     pub fn sample(&mut self, events: u64) -> i64 {
         let sampled = self.skip.take_many(&self.rate, events, || self.rng.draw());
         self.sampled = self.sampled.saturating_add(sampled);
-        // The caller has left room for one more than there are.
+        // The caller leaves room for one event more than there are.
         i64::try_from(sampled.saturating_mul(u64::from(self.rate.p()))).unwrap_or(i64::MAX)
     }
 
-    /// All sums were taken: the next may be taken at another rate.
+    /// Sets the rate of the next sums, after all sums were taken.
     pub fn adjust_rate(&mut self, now: Instant) {
         let SampleMode::Auto { per_second, one_in_max } = self.mode else { return };
         let pace = RateControl { target: f64::from(per_second.max(1)), p_max: one_in_max };
         let elapsed = u64::try_from(now.saturating_duration_since(self.since).as_millis()).unwrap_or(u64::MAX);
-        // In less than this nothing can be said of a pace, and noise would change it.
+        // A shorter interval would only measure noise.
         if elapsed < 10 {
             return;
         }

@@ -1,4 +1,4 @@
-//! Sums that are sent together, and again.
+//! Tests of sums: sent together, and sent again.
 
 use std::time::Duration;
 

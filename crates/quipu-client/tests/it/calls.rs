@@ -1,4 +1,4 @@
-//! What a call becomes when the server refuses, cuts, hangs or talks nonsense.
+//! Tests of calls to a server that refuses, disconnects, hangs or sends nonsense.
 
 use std::task::Poll;
 use std::time::Duration;

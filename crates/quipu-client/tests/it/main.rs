@@ -1,4 +1,5 @@
-//! The client, on servers that misbehave in one known way each. On the real program: `crates/quipu/tests/client.rs`.
+//! Tests the client against servers that misbehave in one known way each. With the real program:
+//! `crates/quipu/tests/client`.
 
 mod toy;
 

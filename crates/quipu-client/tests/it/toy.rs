@@ -1,4 +1,4 @@
-//! A server that does what a test tells it to, and keeps what it was asked.
+//! A server that acts on a test's script, and records its requests.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,8 @@ pub enum ToyAction {
     Hang,
 }
 
-/// Decides what to do, from the words of a request and how many were asked before it on all connections, greetings not counted.
+/// The server's next action, by the words of a request and the number of earlier requests on all
+/// connections, greetings excluded.
 pub type Script = fn(&[String], usize) -> ToyAction;
 
 /// A running toy.

@@ -1,13 +1,16 @@
-//! Joins a counter's lanes: what they hold becomes one add, in the value and in the record of whoever looks.
+//! Joins a counter's lanes: their sum becomes one add, in the value and in the record of the
+//! present run.
 //!
-//! In: the lock of the counter's shard. Out: a value that has every add in it which has returned.
+//! In: the lock of the counter's shard. Out: a value that includes every returned add.
 //!
 //! Invariants:
-//! - a command that does anything but read, or add a little, closes the lanes before it looks: else an add could return between its look and its
-//!   change and be neither in what it replies nor after it;
-//! - what is refused stays in the lanes, which are closed but live: whoever looks next tries again.
+//! - a command other than a read or a small add closes the lanes before it reads the value:
+//!   otherwise an add could return between its read and its change, and be neither in the reply nor
+//!   after it;
+//! - if a join is refused, its sum stays in the lanes, which are closed but live: the next access
+//!   tries again.
 //!
-//! Not here: how lanes meet adders (`split`).
+//! Not here: the protocol between lanes and adders (`split`).
 
 use quipu_model::{Cell, Durability, Name, Refusal};
 
@@ -16,29 +19,29 @@ use crate::failpoint::step;
 use crate::journal::Journal;
 use crate::split::{LaneEntry, LaneRegistry, fits_lanes};
 
-/// What happens to lanes that were joined.
+/// State of the lanes after a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneUse {
-    /// Open ones stay open.
+    /// Open lanes stay open.
     KeepOpen,
-    /// They are closed first.
+    /// The lanes are closed before the join.
     Close,
 }
 
-/// Room in the journal that a turn was promised, for a run to which lanes lend theirs.
+/// Journal room of a turn, extended by the room that lanes hold.
 pub struct RoomBudget<'r> {
-    /// Whose room it is.
+    /// The journal that grants the room.
     pub journal: &'r Journal,
-    /// What all lanes hold of it.
+    /// Accounts for the lanes' share of the room.
     pub lanes: &'r LaneRegistry,
-    /// Promised to the turn, and not used.
+    /// Room reserved by the turn and not used.
     pub room: &'r mut usize,
-    /// What the run may use of it at most.
+    /// Most of it that the run may use.
     pub run_room_max: &'r mut usize,
 }
 
 impl RoomBudget<'_> {
-    /// Takes the room that lanes hold, and gets them as much again; false if there is none.
+    /// Takes the lanes' room and reserves the same amount again for them; false if there is none.
     fn borrow_lane_room(&mut self, entry: &mut LaneEntry) -> bool {
         let bytes = entry.take_room();
         self.lanes.consume_room(bytes);
@@ -57,7 +60,7 @@ impl RoomBudget<'_> {
 }
 
 impl Run<'_, '_> {
-    /// Joins what lanes hold of a counter that is in memory.
+    /// Joins the lanes of a resident counter.
     pub(crate) fn join_lanes(&mut self, hash: u64, name: Name<'_>, lane_use: LaneUse) -> Result<(), Refusal> {
         let index = self.table.shard_of(hash);
         let Some(entry) = self.locks.shard(index).lanes.find_live(name.bytes()) else { return Ok(()) };
@@ -71,11 +74,12 @@ impl Run<'_, '_> {
                 return Err(Refusal::NoRoom { reason: "adds that were counted could not be written down".to_owned() });
             }
             if entry.room() == 0 && self.policies.durability(name) > Durability::Memory {
-                // Opened when their namespace was in memory mode, they hold no room. Refused, they hold all else still.
+                // Opened while their namespace was in memory mode, these lanes hold no room. They
+                // keep their sum.
                 lanes.close();
                 return Err(Refusal::NoRoom { reason: "adds that were counted could not be written down".to_owned() });
             }
-            // Lanes that could not be joined a second time are closed the first time.
+            // Lanes without room for another join are closed by this one.
             closing |= !self.room_budget.borrow_lane_room(entry);
         }
         loop {
@@ -103,29 +107,30 @@ impl Run<'_, '_> {
         }
     }
 
-    /// The cell, for a command that does more than read it or add a little to it.
+    /// The cell, for a command other than a read or a small add.
     pub(crate) fn cell_without_lanes(&mut self, name: Name<'_>) -> Option<Cell> {
         self.close_lanes(name);
         self.cell(name)
     }
 
-    /// Joins what lanes hold of a counter and leaves them closed.
+    /// Joins a counter's lanes and leaves them closed.
     pub(crate) fn close_lanes(&mut self, name: Name<'_>) {
         let hash = self.table.hash(name.bytes());
         if self.locks.shard(self.table.shard_of(hash)).lanes.has_live() {
-            // Refused, they hold it still.
+            // If refused, the lanes keep their sum.
             let _ = self.join_lanes(hash, name, LaneUse::Close);
         }
     }
 
-    /// Closes the lanes of a counter that may no longer have any: it is gone, expires, or has too large a value.
+    /// Closes the lanes of a counter that may no longer have any: it is removed, expires, or is too
+    /// large.
     pub(super) fn close_lanes_if_unfit(&mut self, name: Name<'_>, cell: Option<Cell>) {
         if !cell.is_some_and(|cell| cell.expires_at.is_none() && fits_lanes(cell.value)) {
             self.close_lanes(name);
         }
     }
 
-    /// Lets go of what all lanes of the held shards hold: it is deleted with everything else.
+    /// Discards the lanes' sums in the held shards: a flush deletes them, too.
     pub(super) fn discard_lanes(&mut self) {
         for shard in self.locks.shards_mut() {
             let room = shard.lanes.drain_all(|lanes| {
@@ -139,7 +144,7 @@ impl Run<'_, '_> {
         if sum == 0 {
             return Ok(None);
         }
-        // What was counted before a transaction is no part of it.
+        // Adds before a transaction are not part of it.
         let joint_durability = self.joint_durability.take();
         let before = self.cell_without_join(hash, name);
         let added = self.add_to(name, before, sum, None);

@@ -1,4 +1,4 @@
-//! The shards that a run holds.
+//! Holds the shard locks of a run.
 
 use super::table::{Shard, Table};
 use crate::sync::MutexGuard;
@@ -9,7 +9,7 @@ pub enum ShardLocks<'t> {
     One(usize, MutexGuard<'t, Shard>),
     /// Several, in the order of their index.
     Many(Vec<(usize, MutexGuard<'t, Shard>)>),
-    /// Several, in the order in which they were asked for, and found by that.
+    /// Several, in the order of the request, found by their index in it.
     InRequestOrder(Vec<MutexGuard<'t, Shard>>),
 }
 
@@ -19,20 +19,20 @@ impl<'t> ShardLocks<'t> {
         ShardLocks::One(shard, table.lock(shard))
     }
 
-    /// Locks several shards, in order, so that two transactions never wait for each other.
+    /// Locks several shards in ascending order, so that two transactions cannot deadlock.
     pub fn lock_sorted(table: &'t Table, mut shards: Vec<usize>) -> ShardLocks<'t> {
         shards.sort_unstable();
         shards.dedup();
         ShardLocks::Many(shards.into_iter().map(|shard| (shard, table.lock(shard))).collect())
     }
 
-    /// Locks several different shards, to be found at their place among these.
+    /// Locks several different shards, to be found by their index in `shards`.
     pub fn lock_in_request_order(
         table: &'t Table,
         shards: impl ExactSizeIterator<Item = usize> + Clone,
     ) -> ShardLocks<'t> {
         let mut locked = Vec::with_capacity(shards.len());
-        // Nobody waits here, so nobody waits for whoever waits for them, whatever the order.
+        // `try_lock` does not wait, so this order cannot cause a deadlock.
         locked.extend(shards.clone().map_while(|shard| table.try_lock(shard)));
         if locked.len() == shards.len() {
             return ShardLocks::InRequestOrder(locked);
@@ -45,7 +45,7 @@ impl<'t> ShardLocks<'t> {
         ShardLocks::InRequestOrder(locked.into_iter().map(|(_, guard)| guard).collect())
     }
 
-    /// The held shard at a place.
+    /// The held shard with this index in the request.
     pub fn nth(&mut self, ordinal: usize) -> &mut Shard {
         match self {
             ShardLocks::One(_, guard) => guard,
@@ -54,12 +54,12 @@ impl<'t> ShardLocks<'t> {
         }
     }
 
-    /// Whether a run that holds just this shard is at hand.
+    /// Returns true if exactly this shard is locked.
     pub fn holds_only(&self, index: usize) -> bool {
         matches!(self, ShardLocks::One(locked, _) if *locked == index)
     }
 
-    /// A held shard.
+    /// The held shard of this index.
     pub fn shard(&mut self, index: usize) -> &mut Shard {
         let locked = match self {
             ShardLocks::One(locked, guard) => (*locked == index).then_some(&mut **guard),
@@ -71,7 +71,7 @@ impl<'t> ShardLocks<'t> {
         locked.expect("admission named every shard that the command touches")
     }
 
-    /// A held shard, only to look at.
+    /// The same, read-only.
     pub fn peek(&self, index: usize) -> &Shard {
         let locked = match self {
             ShardLocks::One(locked, guard) => (*locked == index).then_some(&**guard),
@@ -83,7 +83,7 @@ impl<'t> ShardLocks<'t> {
         locked.expect("admission named every shard that the command touches")
     }
 
-    /// Works on every held shard.
+    /// Runs `work` on every held shard.
     #[inline]
     pub fn for_each(&mut self, mut work: impl FnMut(&mut Shard)) {
         match self {
@@ -93,7 +93,7 @@ impl<'t> ShardLocks<'t> {
         }
     }
 
-    /// Every held shard.
+    /// All held shards.
     pub fn shards_mut(&mut self) -> impl Iterator<Item = &mut Shard> {
         let (one, many, requested) = match self {
             ShardLocks::One(_, guard) => (Some(&mut **guard), None, None),

@@ -1,18 +1,22 @@
 //! Applies commands to the resident table and drafts the record of their results.
 //!
-//! In: admitted commands and the locks of the shards they touch. Out: replies, and the entries of one record.
+//! In: admitted commands and the locks of their shards. Out: replies, and the entries of one
+//! record.
 //!
 //! Invariants:
-//! - everything that is not an add raises the epoch;
-//! - a command refused leaves table and record as they were;
-//! - a counter that expired is removed by the command that notices it, in the same record, so that nobody sees it again
-//!   whatever the clock does later;
-//! - on a shared store an add changes this node's own cell and what is shown alike; nothing else comes here from a command;
-//! - whoever looks at a counter that has lanes joins them first (`join`);
-//! - what is asked of counts is refused by sketches, and the other way round;
-//! - an add to a count that is sampled adds p for each event that is taken; where none is, nothing changes and nothing is written down, but that the counter is made if it does not exist.
+//! - a change of a count's value that is not an add raises the epoch;
+//! - a refused command leaves table and record as they were;
+//! - the command that finds a counter expired removes it, in the same record: so no later reader
+//!   sees it again, even if the clock goes back;
+//! - on a shared store an add changes this node's own cell and the shown cell alike; no other
+//!   change comes here from a command;
+//! - every access to a counter with lanes joins them first (`join`);
+//! - sketches refuse the commands of counts, and counts those of sketches;
+//! - an add to a sampled count adds p for each event taken; if none is taken, nothing changes and
+//!   no entry is written, except that an absent counter is created.
 //!
-//! Not here: sketches (`sketches`), whether a command may run and has room (`admit`), when its reply may leave (`turn`).
+//! Not here: sketches (`sketches`), admission and journal room (`admission`), release of the reply
+//! (`turn`).
 
 mod join;
 mod locks;
@@ -44,33 +48,33 @@ use crate::sharing::{ShardPicker, SharedCounter};
 use crate::sketches::UnsettledChanges;
 use crate::split::{fits_lanes, is_lane_sized};
 
-/// One run: some shards, held, and the record that tells of it.
+/// One run: the locked shards, and the record of their changes.
 pub struct Run<'r, 't> {
     /// All shards.
     pub table: &'t Table,
-    /// Those that are held.
+    /// The locked shards.
     pub locks: &'r mut ShardLocks<'t>,
-    /// The record.
+    /// Draft of the record.
     pub builder: &'r mut RecordBuilder,
-    /// Which namespaces are journaled, and when their counters expire.
+    /// Durability, expiry and other settings per namespace.
     pub policies: &'r Policies,
-    /// For a transaction: journaled as its strictest namespace asks, all or none.
+    /// For a transaction: the strictest durability of its namespaces, applied to all its commands.
     pub joint_durability: Option<Durability>,
-    /// Whether there is room to journal what an otherwise read-only command may find expired.
+    /// There is room to journal the removal of an expired counter, also in a read-only command.
     pub may_expire: bool,
     /// The engine's time.
     pub now: Millis,
-    /// Who raises epochs.
+    /// This node, the author of raised epochs.
     pub node: NodeId,
     /// Set by a flush.
     pub flushed: &'r mut bool,
-    /// With a shared store: who adds, and to which shard.
+    /// With a shared store: picks the own cell that an add changes.
     pub picker: Option<ShardPicker<'r>>,
-    /// Room that the turn was promised.
+    /// Journal room reserved by the turn.
     pub room_budget: RoomBudget<'r>,
-    /// Under which sketches of our own form hash what they count.
+    /// Hash key of native sketches.
     pub key: &'r Key,
-    /// Most bytes that all counters may take in memory, and the limit that this comes from.
+    /// Most bytes of all counters in memory, and the configured limit that it comes from.
     pub memory: Option<(u64, u64)>,
 }
 
@@ -121,7 +125,7 @@ impl Run<'_, '_> {
         })
     }
 
-    /// Removes a counter if it has expired; what the driver does in the background.
+    /// Removes a counter if it has expired, for the background thread.
     pub fn expire_overdue(&mut self, name: Name<'_>) {
         self.cell(name);
     }
@@ -134,7 +138,8 @@ impl Run<'_, '_> {
                 Some(delta) => self.add_to(name, before, delta, shard_key)?,
                 None => match before {
                     Some(cell) => return Ok(cell.value),
-                    // It begins here, and is to be known for one that was thinned when that is over.
+                    // The counter is created now, so that its epoch still marks it as sampled after
+                    // sampling ends.
                     None => self.add_to(name, before, 0, shard_key)?,
                 },
             },
@@ -145,7 +150,8 @@ impl Run<'_, '_> {
         Ok(value)
     }
 
-    /// What an add to a count that is sampled comes to; `None`: none of its events was taken. Refused before the dice are thrown, so what is refused does not depend on them.
+    /// Samples an add's events; returns the delta to add. `None`: no event was taken. Refusals come
+    /// before the random draw, so they do not depend on it.
     fn sample_add(
         &mut self,
         name: Name<'_>,
@@ -169,7 +175,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Adds what was sampled before it came.
+    /// Adds an amount that the client has sampled already.
     fn add_sampled(&mut self, name: Name<'_>, amount: i64, p: u32) -> Result<i64, Refusal> {
         let sampling = self.policies.policy(name).sampling;
         if amount < 0 {
@@ -211,8 +217,8 @@ impl Run<'_, '_> {
         Ok(value)
     }
 
-    /// The sum over all writers, if it is known not to fit 64 bits. What is shown is then the number nearest to it, so that a look at that
-    /// tells nearly always.
+    /// The sum over all writers, if it is known to exceed 64 bits. The shown value is then the
+    /// nearest i64, so a check of that value usually suffices.
     fn wide_sum(&mut self, name: Name<'_>, shown: i64) -> Option<i128> {
         if self.picker.is_none() || !matches!(shown, i64::MIN | i64::MAX) {
             return None;
@@ -254,10 +260,10 @@ impl Run<'_, '_> {
         if added { Ok(()) } else { Err(Refusal::Overflow) }
     }
 
-    /// Works on a shared counter: what this node says of it, and what it shows.
+    /// Works on a shared counter: this node's own cells and bodies, and the shown state.
     pub fn with_shared_counter<T>(&mut self, name: Name<'_>, work: impl FnOnce(&mut SharedCounter<'_>) -> T) -> T {
         let hash = self.table.hash(name.bytes());
-        // What this node says includes what was counted in its lanes. Refused, they hold it still.
+        // The own cell includes the lanes' sum. If the join is refused, the lanes keep it.
         let _ = self.join_lanes(hash, name, LaneUse::KeepOpen);
         let key = self.key;
         let picker = self.picker.as_ref().expect("only with a shared store");
@@ -335,7 +341,8 @@ impl Run<'_, '_> {
         self.replace_counter(name, condition, expiry, reply_old, |run, cell| run.write(name, Cell { value, ..cell }))
     }
 
-    /// Begins a counter anew, if the condition is met: in its next epoch, with whatever is written for it then.
+    /// Replaces a counter if the condition is met. It enters its next epoch, with the cell that
+    /// `write` writes.
     pub(crate) fn replace_counter(
         &mut self,
         name: Name<'_>,
@@ -346,7 +353,7 @@ impl Run<'_, '_> {
     ) -> Result<Reply, Refusal> {
         let expires_at = match expiry {
             SetExpiry::At(when) => Some(self.resolve_time(when)?),
-            // A set begins anew, also for the namespace.
+            // A set creates the counter anew, so the namespace's default expiry applies.
             SetExpiry::Remove => self.default_expiry(name),
             SetExpiry::Keep => None,
         };
@@ -412,7 +419,7 @@ impl Run<'_, '_> {
             (ExpiryCondition::Always, _) => true,
             (ExpiryCondition::IfNone, present) => present.is_none(),
             (ExpiryCondition::IfSome, present) => present.is_some(),
-            // No expiry counts as never: nothing is later, everything is earlier.
+            // No expiry counts as never: no time is later, every time is earlier.
             (ExpiryCondition::IfLater, present) => present.is_some_and(|present| at > present),
             (ExpiryCondition::IfEarlier, present) => present.is_none_or(|present| at < present),
             (ExpiryCondition::IfSomeEarlier, present) => present.is_some_and(|present| at < present),
@@ -446,7 +453,7 @@ impl Run<'_, '_> {
     }
 
     fn flush(&mut self) {
-        // Past every counter's own epoch too: each of them is raised by being deleted.
+        // Above every counter's own epoch, too: the deletion raises each of them.
         let newest =
             self.locks.shards_mut().map(|shard| shard.floor.max(shard.epoch_newest)).max().unwrap_or(Epoch::FIRST);
         let epoch = newest.raised(self.now, self.node);
@@ -460,19 +467,19 @@ impl Run<'_, '_> {
         self.builder.push(self.now, &Entry::Flush { epoch });
     }
 
-    // ---- cells ------------------------------------------------------------------------------------------------------------
+    // ---- cells ---------------------------------------------------------------------------------
 
-    /// The value of a count; `None` if there is none, or it is a sketch.
+    /// The value of a count; `None` if it is absent or a sketch.
     fn count(&mut self, name: Name<'_>) -> Option<i64> {
         let cell = self.cell(name);
         self.count_of(name, cell).ok().flatten().map(|cell| cell.value)
     }
 
-    /// The cell, with all that was counted in its lanes, unless it has expired; then it is removed.
+    /// The cell with the sum of its lanes. An expired cell is removed instead.
     pub fn cell(&mut self, name: Name<'_>) -> Option<Cell> {
         let hash = self.table.hash(name.bytes());
         if self.locks.shard(self.table.shard_of(hash)).lanes.has_live() {
-            // Refused, they hold it still: what cannot be written down is not shown.
+            // If refused, the lanes keep their sum: a sum that cannot be journaled is not shown.
             let _ = self.join_lanes(hash, name, LaneUse::KeepOpen);
         }
         self.cell_without_join(hash, name)
@@ -499,7 +506,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// By this node's clock the counter's time is over; the store has the last word.
+    /// Marks own cells as expired by this node's clock; the store decides.
     fn expire_own(&mut self, name: Name<'_>, expires_at: Millis) {
         let Some(picker) = &self.picker else { return };
         let (hash, now) = (self.table.hash(name.bytes()), self.now);
@@ -520,7 +527,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// The present cell with another value, or a new one in the epoch new counters have.
+    /// The present cell with another value, or a cell for a new counter.
     pub(crate) fn with_value(&mut self, name: Name<'_>, before: Option<Cell>, value: i64) -> Cell {
         match before {
             Some(cell) => Cell { value, ..cell },
@@ -528,7 +535,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Refuses a counter of another kind than its namespace is for; those that are there go on.
+    /// Refuses a new counter of a kind that its namespace does not allow; existing counters stay.
     pub(crate) fn check_kind_allowed(&self, name: Name<'_>, kind: Kind) -> Result<(), Refusal> {
         match self.policies.policy(name).kind {
             Some(allowed) if allowed != kind => Err(Refusal::KindNotAllowed { allowed }),
@@ -536,7 +543,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// When a counter expires that is made now and has no expiry of its own.
+    /// The namespace's default expiry for a counter created now.
     fn default_expiry(&self, name: Name<'_>) -> Option<Millis> {
         let ttl = u64::try_from(self.policies.policy(name).ttl?.as_millis()).unwrap_or(u64::MAX);
         Some(Millis(self.now.0.saturating_add(ttl)))
@@ -548,7 +555,7 @@ impl Run<'_, '_> {
             None => {
                 let shard = self.table.shard_of(self.table.hash(name.bytes()));
                 let floor = self.locks.shard(shard).floor;
-                // A counter that is made once sampling is over is exact, and to be seen as such.
+                // A counter created after sampling ended is exact, and its epoch must show that.
                 match self.policies.policy(name).sampling.and_then(|sampling| sampling.record?.until) {
                     Some(until) if floor <= until => until.raised(self.now, self.node),
                     _ => floor,
@@ -557,7 +564,8 @@ impl Run<'_, '_> {
         }
     }
 
-    /// This epoch, or one past all of which counters of this namespace were thinned, if that is over.
+    /// The epoch; if sampling has ended, at least one above all epochs of sampled counters in this
+    /// namespace.
     fn epoch_after_sampling(&self, name: Name<'_>, epoch: Epoch) -> Epoch {
         self.policies.policy(name).sampling.map_or(epoch, |sampling| sampling.past_sampling(epoch))
     }
@@ -589,7 +597,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// What this node says of a counter on a shared store, as bytes; none without one.
+    /// This node's own cells of a counter, encoded; empty without a shared store.
     fn own_bytes(&mut self, name: Name<'_>) -> Vec<u8> {
         if self.picker.is_none() {
             return Vec::new();
@@ -601,7 +609,7 @@ impl Run<'_, '_> {
 
     /// An expiry that is already past deletes at once, as in Redis.
     pub(crate) fn remove_if_expired(&mut self, name: Name<'_>, cell: Cell) {
-        // On a shared store the time is the store's.
+        // On a shared store the store's clock decides.
         if self.picker.is_some() {
             return;
         }
@@ -610,7 +618,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Returns the hash, and what was before if that is to be journaled.
+    /// Returns the hash, and the prior existence if the change is journaled.
     pub(crate) fn put(&mut self, name: Name<'_>, cell: Cell) -> (u64, Option<PriorExistence>) {
         let hash = self.table.hash(name.bytes());
         let shard = self.locks.shard(self.table.shard_of(hash));
@@ -635,7 +643,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// What a record says of whether the counter existed; `None` if there is no record.
+    /// The record's statement about prior existence; `None` if there is no record.
     pub(crate) fn prior_existence(&self, name: Name<'_>, existed: bool) -> Option<PriorExistence> {
         let policy = self.policies.policy(name);
         let own = policy.durability;
@@ -644,7 +652,7 @@ impl Run<'_, '_> {
             own > Durability::Memory && !policy.existence_unknown,
         ) {
             (false, _) => None,
-            // What else happens to this counter is not journaled, so only the ledger will tell.
+            // Other changes of a shared counter are not journaled, so only the ledger knows.
             (true, _) if self.picker.is_some() => Some(PriorExistence::Unknown),
             (true, false) => Some(PriorExistence::Unknown),
             (true, true) => Some(if existed { PriorExistence::Present } else { PriorExistence::Absent }),
@@ -656,13 +664,13 @@ impl Run<'_, '_> {
             ExpiryTime::At(millis) => Some(millis),
             ExpiryTime::In(millis) => i64::try_from(self.now.0).ok().and_then(|now| now.checked_add(millis)),
         };
-        // A point before 1970 is as past as any.
+        // A time before 1970 is past, like any other past time.
         millis.map(|millis| Millis(millis.max(0) as u64)).ok_or(Refusal::ExpireTime)
     }
 }
 
-/// Adds to a sum that does not fit 64 bits: the number nearest to the new sum, and that sum if it does not fit either. An add towards the
-/// range is taken, whatever it comes to; one that would move the sum further out is refused.
+/// Adds to a sum that exceeds 64 bits. Returns the nearest i64, and the sum if it still does not
+/// fit. An add towards the range is accepted; an add that moves the sum further out is refused.
 fn add_to_wide(sum: i128, delta: i64) -> Result<(i64, Option<i128>), Refusal> {
     let after = sum.saturating_add(i128::from(delta));
     if (after > sum) == (sum > 0) && after != sum {

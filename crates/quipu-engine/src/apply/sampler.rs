@@ -1,29 +1,32 @@
-//! Dice for sampled counts, one set for each shard of the table, used under its lock.
+//! Samples events at random for sampled counts. Each shard of the table has one sampler, used under
+//! its lock.
 //!
-//! In: so many events, of which one in p counts. Out: how many do.
+//! In: a number of events, and a rate of one in p. Out: the number of events taken.
 //!
-//! All counters of a shard share what is still to be skipped: each event is as likely to be taken as any other, whichever counter it is of. Another rate throws anew, which changes nothing for
-//! the chances.
+//! All counters of a shard share the number of events still to be skipped: each event is taken with
+//! equal probability, regardless of its counter. A change of rate draws a new number, which does
+//! not change the probabilities.
 
 use quipu_sketch::sample::{Rate, Skip, SplitMix64};
 
-/// What a shard needs to thin events.
+/// Sampling state of a shard.
 #[derive(Debug, Clone)]
 pub struct EventSampler {
     rate: Rate,
     skip: Skip,
     rng: SplitMix64,
-    /// Events that came to be thinned, taken or not, since somebody looked.
+    /// Events passed to the sampler, taken or not, since the last read of this field.
     pub events: u64,
 }
 
-/// What an add to a count of this value comes to, of whose events one in p is taken. Outside: whether it can be added; that does not depend on the dice, which are not thrown otherwise. Inside: `None`
-/// if nothing is taken.
+/// The delta of a sampled add to a count of this value, at a rate of one in `p`. Outer `None`: the
+/// add overflows; this does not depend on the random draw, which then is not made. Inner `None`: no
+/// event is taken.
 pub fn sampled_delta(sampler: &mut EventSampler, p: u32, value: i64, delta: i64) -> Option<Option<i64>> {
-    // One more is taken than there are whole p, at most.
+    // At most one more event is taken than there are whole p.
     value.checked_add(delta)?.checked_add(i64::from(p))?;
     match u64::try_from(delta) {
-        // Nothing, or a decrement that is allowed: as it is.
+        // An add of 0, or a permitted decrement, is not sampled.
         Err(_) | Ok(0) => Some(Some(delta)),
         Ok(events) => match sampler.sample(p, events) {
             0 => Some(None),
@@ -33,18 +36,18 @@ pub fn sampled_delta(sampler: &mut EventSampler, p: u32, value: i64, delta: i64)
 }
 
 impl EventSampler {
-    /// Dice that fall by this number, which another life does not have.
+    /// A sampler with a seed that no other start uses.
     pub fn new(seed: u64) -> EventSampler {
         EventSampler { rate: Rate::one_in(1), skip: Skip { left: 0 }, rng: SplitMix64(seed), events: 0 }
     }
 
-    /// How many of these events are taken, each to count for `p`.
+    /// Number of these events that are taken; each counts for `p`.
     pub fn sample(&mut self, p: u32, events: u64) -> u64 {
         if self.rate.p() != p {
             self.rate = Rate::one_in(p);
             self.skip = Skip::new(&self.rate, self.rng.draw());
         }
-        // A client may say any number; a sum of them is to stay one.
+        // A client may send any number; the cap keeps the sum from overflowing.
         self.events = self.events.saturating_add(events.min(1 << 40));
         self.skip.take_many(&self.rate, events, || self.rng.draw())
     }
@@ -61,7 +64,7 @@ mod tests {
         for seed in 0..runs {
             let mut sampler = EventSampler::new(seed);
             for event in 0..n {
-                // Each counter's rate, one after another: every event throws anew.
+                // Each counter's rate in turn: every event draws a new skip.
                 for (sum, p) in sums.iter_mut().zip([2, 10, 100]) {
                     *sum += u64::from(p) * sampler.sample(p, 1 + event % 2);
                 }

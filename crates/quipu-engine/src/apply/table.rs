@@ -1,16 +1,19 @@
-//! The resident table: the counters that are in memory, shared by all workers.
+//! Holds the resident counters in shards, shared by all workers.
 //!
-//! A name's hash decides its shard; a shard is behind one short lock. Callers speak of cells by hash and name and never see how
-//! they are kept, so the keeping can change.
+//! A name's hash decides its shard; one short-held lock guards a shard. Callers address cells by
+//! hash and name and never see their storage, so the storage can change.
 //!
 //! Invariants:
-//! - a shard's `version` is raised by every change in it, its `newest` is the end of its newest record;
+//! - every change of a shard raises its `version`; its `newest` is the end of its newest record;
 //! - `deadlines` holds exactly the resident cells that expire;
-//! - a slot that is `changed` says something the ledger does not, and stays; one that is not may leave memory once its batch is in the ledger;
-//! - a counter that is gone keeps its slot, without a cell, for as long as the ledger may still have it, or this node says something of it on a shared store;
-//! - a slot whose name has a body on the shelf says so; a body goes with its cell, and with the cell's epoch;
-//! - `unsettled` holds the names of which this node says something that a shared store has not confirmed; some of those that left
-//!   memory before that are remembered there, the others are found again by a walk.
+//! - a slot marked `Changed` differs from the ledger, and stays; any other may be evicted once its
+//!   batch is in the ledger;
+//! - a removed counter keeps its slot, without a cell, while the ledger may still have it; also
+//!   while this node has own cells of it on a shared store;
+//! - a slot is marked `Sketch` if its name has a body in the body map; a body goes with its cell,
+//!   and with the cell's epoch;
+//! - `unsettled` holds the names with own cells that a shared store has not confirmed; it remembers
+//!   some of those evicted before that, and a walk finds the others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,40 +33,42 @@ use crate::split::ShardLanes;
 use crate::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::tokens::TokenIndex;
 
-/// Order keys have 53 bits, so that a cursor is a whole number in every client, those that count in doubles included.
+/// Order keys have 53 bits, so that a cursor is an integer in every client, including clients that
+/// count in doubles.
 pub const ORDER_BITS: u32 = 53;
 
-/// What an allocation takes beside the bytes asked for: a word of the allocator's, and rounding up to 16 bytes.
+/// Overhead of an allocation: one word of the allocator, and rounding up to 16 bytes.
 const ALLOCATION_BYTES: usize = 16;
 
-/// What an entry of a deadline takes beside its name: its place in a tree that is two thirds full.
+/// Overhead of a deadline's entry beside its name: its share of a tree that is two thirds full.
 const DEADLINE_BYTES: usize = 48;
 
-/// Names known not to exist, per shard, beyond which they are let go.
+/// Names known to be absent, per shard, beyond which a purge removes them.
 const ABSENT_MAX: usize = 256;
 
-/// So many counters of a shard stay in memory until a shared store has confirmed them; while it is down, more than these may leave.
+/// Unsettled counters of a shard that stay in memory until a shared store has confirmed them.
+/// Beyond this number they may be evicted, as when the store is down.
 const UNSETTLED_KEPT: usize = 64;
 
-/// All shards.
+/// All shards of the resident table.
 pub struct Table {
     shards: Vec<AlignedShard>,
-    /// The top bits of a hash choose the shard, so walking shards in order walks hashes in order.
+    /// The top bits of a hash choose the shard, so a walk of shards in order walks hashes in order.
     shard_bits: u32,
     seed: u64,
     counters: AtomicI64,
     bytes: AtomicI64,
-    /// Of these, what bodies of sketches take.
+    /// Bytes of sketch bodies, included in `bytes`.
     bodies_bytes: AtomicI64,
-    /// Events that came too late for the window of their sketch, in this life.
+    /// Events too late for the window of their sketch, since the start.
     late_events: AtomicI64,
-    /// Events of counts that are sampled.
+    /// Events of sampled counts.
     sampled_events: AtomicI64,
     spare_chunks: Arc<SpareChunks>,
 }
 
 impl Table {
-    /// An empty table. The seed is secret, so that nobody can choose names that collide.
+    /// An empty table. The seed is secret, so that no client can choose names that collide.
     pub fn new(shards: usize, seed: u64) -> Table {
         let shards = shards.next_power_of_two();
         let shard_bits = shards.trailing_zeros();
@@ -89,14 +94,14 @@ impl Table {
         xxh3_64_with_seed(name, self.seed)
     }
 
-    /// What makes the hashes; the ledger is ordered by them, so it stays the same.
+    /// Seed of the hashes. The ledger is ordered by them, so the seed never changes.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
     /// The shard of a hash.
     pub fn shard_of(&self, hash: u64) -> usize {
-        // A shift by 64 is not defined, and one shard needs none.
+        // A shift by 64 is undefined, and a single shard needs none.
         if self.shard_bits == 0 { 0 } else { (hash >> (64 - self.shard_bits)) as usize }
     }
 
@@ -105,29 +110,29 @@ impl Table {
         if self.shard_bits == 0 { 0 } else { (shard as u64) << (64 - self.shard_bits) }
     }
 
-    /// How many shards there are.
+    /// Number of shards.
     pub fn shard_count(&self) -> usize {
         self.shards.len()
     }
 
-    /// Brings what every look at a shard needs near.
+    /// Prefetches the lines that every access to a shard needs.
     #[inline]
     pub fn prefetch(&self, shard: usize) {
         prefetch_two(&self.shards[shard]);
     }
 
-    /// Takes the lock of a shard. Several are taken in the order of their index.
+    /// Locks a shard. A thread locks several in the order of their index.
     pub fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         lock(&self.shards[shard].0)
     }
 
-    /// Takes the lock of a shard if nobody has it: in any order.
+    /// Locks a shard if it is free; allowed in any order.
     #[inline]
     pub fn try_lock(&self, shard: usize) -> Option<MutexGuard<'_, Shard>> {
         try_lock(&self.shards[shard].0)
     }
 
-    /// Works on a shard under its lock, and notes what that did to the number of counters and the bytes they take.
+    /// Works on a shard under its lock, and updates the table's totals of counters and bytes.
     pub fn with_shard<T>(&self, shard: usize, work: impl FnOnce(&mut Shard) -> T) -> T {
         let mut shard = self.lock(shard);
         let result = work(&mut shard);
@@ -135,7 +140,7 @@ impl Table {
         result
     }
 
-    /// Notes what has come and gone in a shard since it was last noted.
+    /// Adds a shard's changes since the last call to the table's totals.
     pub fn update_totals(&self, shard: &mut Shard) {
         if !std::mem::take(&mut shard.totals_stale) {
             return;
@@ -157,7 +162,8 @@ impl Table {
         }
     }
 
-    /// Notes what a shard takes by now, in the middle of a run: the next command of it may ask for memory, too. How many counters there are is noted when they have a record.
+    /// Updates the byte totals in the middle of a run: its next command may need memory, too. The
+    /// number of counters is updated once they have a record.
     pub fn update_byte_totals(&self, shard: &mut Shard) {
         let (bytes, bodies_bytes) = (shard.bytes() as i64, shard.bodies_bytes() as i64);
         self.bytes.fetch_add(bytes - shard.counted_totals.1, Ordering::Relaxed);
@@ -165,7 +171,7 @@ impl Table {
         (shard.counted_totals.1, shard.counted_bodies_bytes) = (bytes, bodies_bytes);
     }
 
-    /// No counter that is or was has a newer epoch.
+    /// Newest epoch of all cells, present and past.
     pub fn epoch_newest(&self) -> Epoch {
         let newest = (0..self.shard_count()).map(|shard| {
             let shard = self.lock(shard);
@@ -174,7 +180,7 @@ impl Table {
         newest.max().unwrap_or(Epoch::FIRST)
     }
 
-    /// Gives the dice of all shards a beginning, from a number that no other life has.
+    /// Seeds the samplers of all shards from a number unique to this start.
     pub fn seed_rng(&self, seed: u64) {
         for shard in 0..self.shard_count() {
             let seed = xxh3_64_with_seed(&(shard as u64).to_le_bytes(), self.seed ^ seed);
@@ -182,109 +188,112 @@ impl Table {
         }
     }
 
-    /// Events of counts that are sampled, taken or not, in this life.
+    /// Events of sampled counts, taken or not, since the start.
     pub fn sampled_events(&self) -> u64 {
         self.sampled_events.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Makes looks at many counters quicker, where the system has large pages.
+    /// Moves slots into huge pages, where the system has them, to speed up random access.
     pub fn collapse_huge_pages(&self) {
         self.spare_chunks.collapse_huge_pages();
     }
 
-    /// How many counters there are, at rest or not, those that have expired but were not looked at since included.
+    /// Number of counters, resident or not, including expired ones that were not found expired yet.
     pub fn counters(&self) -> u64 {
         self.counters.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// About how many bytes the resident counters take.
+    /// Approximate bytes of the resident counters.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// So many events were too late for the window of their sketch.
+    /// Counts events that were too late for the window of their sketch.
     pub fn add_late_events(&self, events: u64) {
-        // A client may say any number; a sum of them is to stay one.
+        // A client may send any number; the cap keeps the sum from overflowing.
         self.late_events.fetch_add(events.min(1 << 40) as i64, Ordering::Relaxed);
     }
 
-    /// How many that were in this life.
+    /// Events too late for their window, since the start.
     pub fn late_events(&self) -> u64 {
         self.late_events.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Of these, about how many the bodies of sketches take, which do not leave memory.
+    /// Approximate bytes of sketch bodies, included in `bytes`; bodies are never evicted.
     pub fn bodies_bytes(&self) -> u64 {
         self.bodies_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 }
 
-/// What is known of a counter without looking at the ledger.
+/// A counter's state, as far as it is known without the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Residency {
     /// It exists.
     Present(Cell),
-    /// It does not.
+    /// It does not exist.
     Absent,
-    /// The ledger knows.
+    /// Only the ledger knows.
     NotResident,
 }
 
-/// The hash of a resident name, the name, and its cell if it exists.
+/// Hash, name, and the cell if the counter exists.
 pub type ResidentName = (u64, NameBuf, Option<Cell>);
 
-/// One shard, as its lock gives it out. In this order, so that what every add and read needs lies in two lines of memory.
+/// One shard, as its lock returns it. The fields' order puts the state of every add and read into
+/// two cache lines.
 #[repr(C)]
 pub struct Shard {
-    /// Raised by every change; what WATCH compares.
+    /// Raised by every change; WATCH compares it.
     pub version: u64,
-    /// The end of the newest record that speaks of this shard.
+    /// End of the newest record about this shard.
     pub newest: Position,
-    /// Some counters of this shard are in the ledger only, so a name that is not here may exist.
+    /// Some counters of this shard are in the ledger only, so an unknown name may exist.
     pub unloaded: bool,
-    /// Counters, bytes or events that were thinned may have changed since [`Table::update_totals`] came by.
+    /// Counters, bytes or sampled events may have changed since the last [`Table::update_totals`].
     totals_stale: bool,
-    /// Counters of this shard that somebody has a handle of, and their lanes.
+    /// Lanes of this shard's counters that have a handle.
     pub lanes: ShardLanes,
     slots: SlotTable,
-    /// A counter made from here on begins with this epoch: past that of all that are gone.
+    /// Epoch of a new counter: above the epochs of all removed ones.
     pub floor: Epoch,
-    /// No cell that was ever here has a newer epoch.
+    /// Newest epoch of all cells of this shard, present and past.
     pub epoch_newest: Epoch,
     deadlines: BTreeSet<(Millis, NameBuf)>,
-    /// What a shared store has not confirmed, and when it is to be put.
+    /// Own cells that a shared store has not confirmed, and their due times.
     pub unsettled: UnsettledNames,
-    /// Counters that were not confirmed have left memory, more than `unsettled` remembers: an audit pass finds them.
+    /// More unsettled counters were evicted than `unsettled` remembers: an audit pass finds them.
     pub evicted_unsettled: bool,
-    /// Bytes that names, and what this node says of them on a shared store, take outside the slots.
+    /// Bytes of names and own cells outside the slots.
     names_bytes: usize,
-    /// Slots that only say that a name does not exist, at most; they are let go when there are many.
+    /// Upper bound of the slots that only record an absent name; a purge removes them when there
+    /// are many.
     absent_slots: usize,
-    /// What [`Table::update_totals`] knows: counters and bytes.
+    /// Counters and bytes at the last [`Table::update_totals`].
     counted_totals: (i64, i64),
-    /// And bytes of bodies.
+    /// Bytes of bodies at that time.
     counted_bodies_bytes: i64,
-    /// How many counters of this shard exist, at rest or not.
+    /// Number of this shard's counters, resident or not.
     pub counters: u64,
-    /// How often slots were collected for the ledger.
+    /// Number of collections of slots for the ledger.
     pub collections: u64,
-    /// The batch that was collected last; slots remember whether they were in it.
+    /// The last collected batch; slots remember whether they were in it.
     batch: u32,
-    /// None of this shard's cells in the ledger expires before this.
+    /// No cell of this shard in the ledger expires before this.
     pub ledger_deadline: Option<Millis>,
-    /// Tokens whose hash is of this shard. They outlive the counters.
+    /// Tokens with a hash in this shard. They outlive the counters.
     tokens: TokenIndex,
-    /// What makes counters of this shard sketches.
+    /// Bodies of this shard's sketches.
     bodies: BodyMap,
-    /// Of counters that are shared, what this node says: it goes with the node's own cells, and with the epoch of each.
+    /// This node's own bodies of shared sketches: each goes with an own cell, and with that cell's
+    /// epoch.
     own_bodies: OwnBodies,
-    /// Namespaces with a limit whose counters in this shard were counted, and how many there are.
+    /// Censuses of limited namespaces that have counted this shard, and their counts.
     pub census_counts: Vec<(u64, u64)>,
-    /// Dice for counts that are sampled.
+    /// Random sampling for counts of this shard.
     sampler: EventSampler,
 }
 
-/// Where a shard lies: on lines of its own.
+/// A shard on cache lines of its own.
 #[repr(align(128))]
 struct AlignedShard(Mutex<Shard>);
 
@@ -318,13 +327,13 @@ impl Shard {
         }
     }
 
-    /// Dice for counts that are sampled; [`Table::update_totals`] comes by for what they were thrown for.
+    /// The sampler of this shard; [`Table::update_totals`] collects the events that it has counted.
     pub fn sampler(&mut self) -> &mut EventSampler {
         self.totals_stale = true;
         &mut self.sampler
     }
 
-    /// What is known of a name.
+    /// Returns a name's residency.
     pub fn find(&mut self, hash: u64, name: &[u8]) -> Residency {
         self.find_slot(hash, name).1
     }
@@ -342,38 +351,39 @@ impl Shard {
         }
     }
 
-    /// Value and epoch of a count that exists and does not expire, if this slot, which [`Shard::guess`] named since the shard was last changed, is the one; nearly always it is.
+    /// Value and epoch of an existing count without expiry, if `guess` is its slot. The guess comes
+    /// from [`Shard::likely_slot`] since the shard's last change, and is nearly always right.
     #[inline]
     pub fn find_plain(&mut self, guess: u32, name: &[u8]) -> Option<(i64, Epoch)> {
         self.slots.find_plain(guess, name)
     }
 
-    /// Brings what [`Shard::guess`] needs near.
+    /// Prefetches the bucket that [`Shard::likely_slot`] reads.
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) {
         self.slots.prefetch_bucket(hash);
     }
 
-    /// The slot that most likely has this hash, to be brought near by [`Shard::prefetch`].
+    /// The most likely slot of this hash, for [`Shard::prefetch_slot`].
     #[inline]
     pub fn likely_slot(&self, hash: u64) -> Option<u32> {
         self.slots.likely_slot(hash)
     }
 
-    /// Brings the slot of a guess near.
+    /// Prefetches a guessed slot.
     #[inline]
     pub fn prefetch_slot(&self, guess: u32) {
         self.slots.prefetch(guess);
     }
 
-    /// Another value for a counter that exists, at its slot.
+    /// Sets the value of an existing counter, by its slot.
     #[inline]
     pub fn set_value(&mut self, at: u32, value: i64) {
         self.version += 1;
         self.slots.set_value(at, value);
     }
 
-    /// How many counters of a namespace with a limit are in this shard, if they were counted.
+    /// A limited namespace's number of counters in this shard, if they were counted.
     pub fn census_count(&mut self, census: u64) -> Option<&mut u64> {
         self.census_counts.iter_mut().find(|(id, _)| *id == census).map(|(_, count)| count)
     }
@@ -383,17 +393,17 @@ impl Shard {
         self.slots.numbers().filter(|at| self.slots.cell(*at).is_some()).map(|at| self.slots.name(at))
     }
 
-    /// Whether something is known of a name without the ledger, if only that it does not exist.
+    /// Returns true if a name's state is known without the ledger, be it only its absence.
     pub fn has_slot(&self, hash: u64, name: &[u8]) -> bool {
         self.slots.find(hash, name).is_some()
     }
 
-    /// Whether a counter whose state is known exists.
+    /// Returns true if the counter exists; its state must be known.
     pub fn exists(&self, hash: u64, name: &[u8]) -> bool {
         self.slots.find(hash, name).is_some_and(|at| self.slots.cell(at).is_some())
     }
 
-    /// Makes or replaces the cell of a name whose state is known; whether it existed.
+    /// Creates or replaces the cell of a name with known state; returns whether it existed.
     pub fn put(&mut self, hash: u64, name: &[u8], cell: Cell) -> bool {
         self.totals_stale = true;
         self.version += 1;
@@ -408,7 +418,7 @@ impl Shard {
         before.is_some()
     }
 
-    /// Removes the cell of a name that exists.
+    /// Removes the cell of an existing name.
     pub fn remove(&mut self, hash: u64, name: &[u8]) {
         self.totals_stale = true;
         let Some(at) = self.slots.find(hash, name) else { return };
@@ -416,7 +426,7 @@ impl Shard {
         self.drop_stale_body(at, name, None);
         self.slots.set(at, SlotFlag::Changed);
         if !self.slots.has(at, SlotFlag::AtRest) && self.slots.own_cells(at).is_none() {
-            // The ledger has nothing to forget.
+            // The ledger does not have it.
             self.slots.remove(at);
             self.names_bytes -= name_bytes(name);
         }
@@ -425,14 +435,14 @@ impl Shard {
         self.counters -= u64::from(before.is_some());
     }
 
-    /// Takes what the ledger says of how many there are.
+    /// Sets the number of counters from the ledger.
     pub fn set_counters(&mut self, counters: u64) {
         self.totals_stale = true;
         self.counters = counters;
     }
 
-    /// Takes what a record of the journal says of a counter that existed before it or not. Whether the ledger has it is not known then, so it is
-    /// taken to.
+    /// Restores a counter from a journal record; `existed`: it existed before the record. The
+    /// ledger may have the name, so the slot is marked as if it does.
     pub fn restore(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, existed: bool, own: Option<Box<OwnCells>>) {
         self.totals_stale = true;
         self.names_bytes += own.as_ref().map_or(0, |own| own.memory_bytes());
@@ -452,7 +462,7 @@ impl Shard {
         self.counters = (self.counters + u64::from(cell.is_some())).saturating_sub(u64::from(existed));
     }
 
-    /// Takes what the ledger says of a name that is not here.
+    /// Takes the ledger's state of a name that has no slot.
     pub fn load(&mut self, hash: u64, name: &[u8], cell: Option<Cell>, own: Option<Box<OwnCells>>) {
         if self.slots.find(hash, name).is_some() {
             return;
@@ -476,13 +486,13 @@ impl Shard {
         &self.tokens
     }
 
-    /// The tokens of this shard, to be changed.
+    /// The tokens of this shard, mutable.
     pub fn tokens_mut(&mut self) -> &mut TokenIndex {
         self.totals_stale = true;
         &mut self.tokens
     }
 
-    // ---- sketches ---------------------------------------------------------------------------------------------------------------
+    // ---- sketches ------------------------------------------------------------------------------
 
     /// The bodies of this shard's sketches.
     pub fn bodies(&self) -> &BodyMap {
@@ -494,7 +504,7 @@ impl Shard {
         if self.bodies.is_empty() { None } else { self.bodies.get(name) }
     }
 
-    /// The same, unless the counter has expired by now: then whatever is asked of it finds none.
+    /// The same, unless the counter has expired: then commands find no body.
     pub fn unexpired_body(&self, hash: u64, name: &[u8], now: Millis) -> Option<&Body> {
         let body = self.body(name)?;
         let cell = self.slots.find(hash, name).and_then(|at| self.slots.cell(at));
@@ -502,18 +512,19 @@ impl Shard {
         if expired { None } else { Some(body) }
     }
 
-    /// The body of a name, to be looked at closely; if it is changed by that, [`Shard::update_body_size`] is to be told.
+    /// The body of a name, mutable. After a change the caller must call
+    /// [`Shard::update_body_size`].
     pub fn body_mut(&mut self, name: &[u8]) -> Option<&mut Body> {
         self.bodies.get_mut(name)
     }
 
-    /// A body has changed.
+    /// Updates the sizes after a change of a body.
     pub fn update_body_size(&mut self, name: &[u8]) {
         self.totals_stale = true;
         self.bodies.update_size(name);
     }
 
-    /// Gives a counter that exists a body.
+    /// Sets the body of an existing counter.
     pub fn put_body(&mut self, hash: u64, name: &[u8], body: Body) {
         self.totals_stale = true;
         self.bodies.insert(name, body);
@@ -522,18 +533,19 @@ impl Shard {
         }
     }
 
-    /// Whether the counter at this slot is a sketch.
+    /// Returns true if the counter at this slot is a sketch.
     pub fn is_sketch_at(&self, at: u32) -> bool {
         self.slots.has(at, SlotFlag::Sketch)
     }
 
-    /// Takes a page that the ledger has of a body.
+    /// Loads a body's page from the ledger.
     pub fn load_page(&mut self, page: &StoredPage<'_>) -> Result<(), &'static str> {
         self.totals_stale = true;
         self.own_bodies.load_page(page).unwrap_or_else(|| self.bodies.load_page(page))
     }
 
-    /// Takes what a record of the journal says of a body: kind, version, and whether it is all of it. Its cell was restored before.
+    /// Replays a journal record of a body: kind, version, and whether it is the whole body. Its
+    /// cell was restored before.
     pub fn restore_body(
         &mut self,
         hash: u64,
@@ -544,7 +556,7 @@ impl Shard {
         self.totals_stale = true;
         let at = self.slots.find(hash, name);
         let cell = at.and_then(|at| Some((at, self.slots.cell(at)?)));
-        // A pane has versions of its own.
+        // A pane has its own versions.
         let Some((at, cell)) = cell.filter(|(_, cell)| pane != 0 || cell.value as u64 == change.1) else {
             return Err("a change of a sketch without its cell");
         };
@@ -553,7 +565,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The same of what this node says on a shared store: its own cell was restored before.
+    /// The same for this node's own body on a shared store; its own cell was restored before.
     pub fn restore_own_body(
         &mut self,
         hash: u64,
@@ -571,18 +583,19 @@ impl Shard {
         self.own_bodies.replay_edits((name, number), epoch, change, edits)
     }
 
-    /// What this node says of sketches on a shared store.
+    /// This node's own bodies of shared sketches.
     pub fn own_bodies(&self) -> &OwnBodies {
         &self.own_bodies
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn own_bodies_mut(&mut self) -> &mut OwnBodies {
         self.totals_stale = true;
         &mut self.own_bodies
     }
 
-    /// The body of this node that an observation goes to, in this life, of a sketch that is like this one.
+    /// This node's own body that an observation changes, in the present incarnation, if it is of
+    /// the same form as `like`.
     pub fn observed_body(&self, hash: u64, name: &[u8], like: &Sketch, present: Incarnation) -> Option<&Body> {
         if self.own_bodies.is_empty() {
             return None;
@@ -594,7 +607,7 @@ impl Shard {
         self.own_bodies.get(name, cell.body_number())
     }
 
-    /// What is shown of a shared sketch goes away with its cell, or is replaced.
+    /// Drops the shown body of a shared sketch, with its cell or before a replacement.
     pub fn drop_body(&mut self, hash: u64, name: &[u8]) {
         self.totals_stale = true;
         self.bodies.remove(name);
@@ -603,43 +616,43 @@ impl Shard {
         }
     }
 
-    /// About how many bytes bodies take, shown or this node's own.
+    /// Approximate bytes of bodies, shown and own.
     pub fn bodies_bytes(&self) -> usize {
         self.bodies.bytes() + self.own_bodies.bytes()
     }
 
-    /// About how many bytes the ledger takes for pages that it does not know.
+    /// Approximate ledger bytes of the unsealed pages.
     pub fn unsealed_pages_bytes(&self) -> u64 {
         self.bodies.unsealed_bytes() + self.own_bodies.unsealed_bytes()
     }
 
-    /// All bodies are here: looks at them as sketches.
+    /// Parses all bodies as sketches, once all pages are loaded.
     pub fn parse_bodies(&mut self) -> Result<(), (NameBuf, String)> {
         self.totals_stale = true;
         self.own_bodies.parse_bodies()?;
         self.bodies.parse_bodies()
     }
 
-    /// Pages of bodies that the ledger does not know.
+    /// Collects the pages that are not sealed.
     pub fn collect_pages(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<AuxRecord>) {
         self.bodies.collect_pages(&hash, out);
         self.own_bodies.collect_pages(&hash, out);
     }
 
-    /// What was collected of bodies did not reach the ledger.
+    /// The collected pages did not reach the ledger.
     pub fn undo_collect_pages(&mut self) {
         self.bodies.undo_collect();
         self.own_bodies.undo_collect();
     }
 
-    /// What was collected of bodies is sealed.
+    /// The collected pages are in the ledger.
     pub fn mark_pages_sealed(&mut self) {
         self.totals_stale = true;
         self.bodies.mark_sealed();
         self.own_bodies.mark_sealed();
     }
 
-    /// A slot has another cell: a body of another epoch is no longer its own.
+    /// After a change of a slot's cell, drops a body of another epoch.
     fn drop_stale_body(&mut self, at: u32, name: &[u8], cell: Option<Cell>) {
         if !self.slots.has(at, SlotFlag::Sketch) {
             return;
@@ -651,20 +664,20 @@ impl Shard {
         }
     }
 
-    // ---- with a shared store ----------------------------------------------------------------------------------------------------
+    // ---- with a shared store -------------------------------------------------------------------
 
-    /// What this node says of a name on a shared store, if it is here.
+    /// This node's own cells of a name, if it is resident.
     pub fn own_cells(&mut self, hash: u64, name: &[u8]) -> Option<&mut OwnCells> {
         let at = self.slots.find(hash, name)?;
         self.slots.own_cells_mut(at)
     }
 
-    /// What this node says of the name that has this slot.
+    /// This node's own cells of the name in this slot.
     pub fn own_cells_at(&mut self, at: u32) -> Option<&mut OwnCells> {
         self.slots.own_cells_mut(at)
     }
 
-    /// The store is to hear of this name, by then unless it was before.
+    /// Marks a name as unsettled, due then unless it was due earlier.
     pub fn mark_unsettled(&mut self, name: &[u8], due: impl FnOnce() -> Duration) {
         if !self.unsettled.contains(name) {
             let due = due();
@@ -672,8 +685,8 @@ impl Shard {
         }
     }
 
-    /// Takes out what this node says of a name whose state is known, for [`Shard::put_back_own_cells`] to put back. Of a counter of the days before the
-    /// store nothing is said yet; then there is only its cell.
+    /// Takes out the own cells of a name with known state, for [`Shard::put_back_own_cells`]. A
+    /// counter from before the shared store has only its cell.
     pub fn take_own_cells(&mut self, hash: u64, name: &[u8]) -> (Option<Box<OwnCells>>, Option<Cell>) {
         self.totals_stale = true;
         let at = self.find_or_insert(hash, name);
@@ -682,7 +695,7 @@ impl Shard {
         (own, cell)
     }
 
-    /// Puts back what this node says.
+    /// Puts the own cells back.
     pub fn put_back_own_cells(&mut self, hash: u64, name: &[u8], own: Box<OwnCells>) {
         self.totals_stale = true;
         self.names_bytes += own.memory_bytes();
@@ -690,7 +703,7 @@ impl Shard {
         self.slots.set_own_cells(at, Some(own));
     }
 
-    /// Shows something else: foreign cells have changed, which is nothing to write down.
+    /// Shows another cell: other nodes' cells have changed, which is not journaled.
     pub fn set_shown_cell(&mut self, hash: u64, name: &[u8], cell: Option<Cell>) {
         self.totals_stale = true;
         self.version += 1;
@@ -699,7 +712,7 @@ impl Shard {
         let before = self.slots.set_cell(at, cell);
         self.drop_stale_body(at, name, cell);
         if before != cell {
-            // Whoever was told must not be told less when the counter comes back from the ledger.
+            // A counter loaded from the ledger must not show less than was read before.
             self.slots.set(at, SlotFlag::Changed);
         }
         self.absent_slots += usize::from(cell.is_none());
@@ -708,14 +721,14 @@ impl Shard {
         self.counters -= u64::from(before.is_some());
     }
 
-    /// Something is worth sealing that is not worth a record.
+    /// Marks a slot for the next seal without a journal record.
     pub fn mark_changed(&mut self, hash: u64, name: &[u8]) {
         if let Some(at) = self.slots.find(hash, name) {
             self.slots.set(at, SlotFlag::Changed);
         }
     }
 
-    /// Names of which this node says something, or did before there was a store.
+    /// Names with own cells, or with a cell from before the shared store.
     pub fn own_names(&self) -> impl Iterator<Item = &[u8]> {
         let published = |at: &u32| match self.slots.own_cells(*at) {
             Some(own) => !own.cells.is_empty(),
@@ -724,7 +737,7 @@ impl Shard {
         self.slots.numbers().filter(published).map(|at| self.slots.name(at))
     }
 
-    /// Removes everything, at rest too: the ledger is not asked any more.
+    /// Removes all counters; the ledger's cells no longer count.
     pub fn clear(&mut self) {
         self.totals_stale = true;
         self.version += 1;
@@ -737,12 +750,13 @@ impl Shard {
         (self.unloaded, self.ledger_deadline) = (false, None);
     }
 
-    // ---- seal and evict -------------------------------------------------------------------------------------------------------
+    // ---- seal and evict ------------------------------------------------------------------------
 
-    /// What the ledger does not know yet, in no order. The slots belong to this batch from here on; `sealed` is the newest that is in the ledger.
+    /// Collects the slots that differ from the ledger, in no order, for this batch. `sealed`: the
+    /// newest batch in the ledger.
     pub fn collect(&mut self, batch: u32, sealed: u32, out: &mut Vec<SealedCell>) {
         self.collections += 1;
-        // What a seal that was never finished has collected is still to be sealed.
+        // Cells collected by an unfinished seal must be sealed again.
         let unfinished = std::mem::replace(&mut self.batch, batch) > sealed;
         let from = out.len();
         for at in self.slots.numbers() {
@@ -753,7 +767,7 @@ impl Shard {
             }
             self.slots.set(at, SlotFlag::Collected);
             let cell = self.slots.cell(at);
-            // Of a counter that is gone and of which nothing is said any more the ledger need not know.
+            // The ledger need not have a removed counter without own cells.
             let is_unused = |own: &OwnCells| own.cells.is_empty() && cell.is_none();
             let own: Option<Box<[u8]>> =
                 self.slots.own_cells(at).map(|own| if is_unused(own) { Box::default() } else { own.encode().into() });
@@ -767,18 +781,18 @@ impl Shard {
         self.ledger_deadline = deadlines.chain(self.ledger_deadline).min();
     }
 
-    /// Names of slots that the ledger, as of this batch, does not know all of.
+    /// Names of slots that differ from the ledger as of this batch.
     pub fn unsealed_names(&self, batch: u32) -> impl Iterator<Item = &[u8]> {
         let unsealed = move |at: &u32| !self.is_sealed(*at, batch);
         self.slots.numbers().filter(unsealed).map(|at| self.slots.name(at))
     }
 
-    /// No cell that the ledger has of this shard expires before this, those that were brought back from it included.
+    /// No ledger cell of this shard expires before this, loaded cells included.
     pub fn deadline(&self) -> Option<Millis> {
         self.deadlines.first().map(|(at, _)| *at).into_iter().chain(self.ledger_deadline).min()
     }
 
-    /// The batch did not reach the ledger: its slots are changed as before.
+    /// The batch did not reach the ledger: its slots count as changed again.
     pub fn undo_collect(&mut self, batch: u32) {
         if self.batch == batch {
             for at in self.slots.numbers() {
@@ -789,17 +803,18 @@ impl Shard {
         }
     }
 
-    /// Whether the ledger, as of this batch, knows all that a slot says.
+    /// Returns true if the ledger, as of this batch, has the slot's whole state.
     fn is_sealed(&self, at: u32, batch: u32) -> bool {
         !(self.slots.has(at, SlotFlag::Changed) || self.slots.has(at, SlotFlag::Collected) && self.batch > batch)
     }
 
-    /// Lets slots go that the ledger knows, all that were not looked at since last time. `batch`: the newest that is in the ledger.
+    /// Evicts slots that are sealed and were not used since the last call. `batch`: the newest
+    /// batch in the ledger.
     pub fn evict(&mut self, batch: u32) -> usize {
         self.totals_stale = true;
         let few = self.unsettled.resident() <= UNSETTLED_KEPT;
         for lanes in self.lanes.all_live() {
-            // A counter whose lanes may hold something stays where they are joined.
+            // A counter with live lanes must stay resident.
             if let Some(at) = self.slots.find(lanes.hash(), lanes.name().bytes()) {
                 self.slots.set(at, SlotFlag::Used);
             }
@@ -816,12 +831,13 @@ impl Shard {
             if let Some(own) = own {
                 self.names_bytes -= own.memory_bytes();
                 self.unloaded |= !own.cells.is_empty();
-                // A store that is down must not fill the memory: of some a name is kept, a walk over everything at rest finds the others.
+                // A store that is down must not fill the memory: some names are remembered, and a
+                // walk over the ledger finds the others.
                 self.evicted_unsettled |= !self.unsettled.mark_evicted(&name);
             }
-            // What is known not to exist need not be asked for anew, as far as this slot is concerned.
+            // The eviction of an absent name hides no counter.
             self.unloaded |= cell.is_some();
-            // One that was brought back to be removed, and was not yet, is looked for again.
+            // A counter loaded for its expiry and not removed yet must be found again.
             self.ledger_deadline = cell.and_then(|cell| cell.expires_at).into_iter().chain(self.ledger_deadline).min();
             self.names_bytes -= name_bytes(&name);
             self.move_deadline(cell.and_then(|cell| cell.expires_at), None, &name);
@@ -831,7 +847,8 @@ impl Shard {
         gone
     }
 
-    /// Forgets names that do not exist, once the ledger does not have them either and nobody has asked for them since last time.
+    /// Removes slots of absent names that the ledger does not have either and that were not used
+    /// since the last call.
     pub fn purge(&mut self, batch: u32) {
         self.totals_stale = true;
         let (mut at, mut absent) = (0, 0);
@@ -850,39 +867,39 @@ impl Shard {
         self.absent_slots = absent;
     }
 
-    /// Whether there are enough names that do not exist to be worth a [`Shard::purge`].
+    /// Returns true if there are enough absent names for a [`Shard::purge`].
     pub fn needs_purge(&self) -> bool {
         self.absent_slots > ABSENT_MAX
     }
 
-    /// About how many bytes the shard takes.
+    /// Approximate bytes of the shard.
     pub fn bytes(&self) -> usize {
         self.slots.bytes() + self.names_bytes + self.tokens.bytes() + self.bodies_bytes()
     }
 
-    // ---- walks ------------------------------------------------------------------------------------------------------------------
+    // ---- walks ---------------------------------------------------------------------------------
 
-    /// About `count` resident names with the least hashes from this one on, those that are gone included, in no order; and a hash before which there are no others,
-    /// `None` if these are all.
+    /// About `count` resident names with the smallest hashes from `from` on, removed ones included,
+    /// in no order. Also the hash below which there are no others, `None` if these are all.
     pub fn names_from(&self, from: u64, count: usize) -> (Vec<ResidentName>, Option<u64>) {
         let (found, end) = self.slots.range_from(from, count);
         let names = found.into_iter().map(|(hash, at)| (hash, self.slots.name(at).into(), self.slots.cell(at)));
         (names.collect(), end)
     }
 
-    /// The cell of every resident name, `None` for those that are gone; and whether it is that of a count.
+    /// The cells of all resident names, `None` for removed ones; true: it is a count.
     pub fn cells(&self) -> impl Iterator<Item = (Option<Cell>, bool)> {
         self.slots.numbers().map(|at| (self.slots.cell(at), !self.slots.has(at, SlotFlag::Sketch)))
     }
 
-    /// What this node says of resident names on a shared store.
+    /// This node's own cells of all resident names.
     pub fn all_own_cells(&self) -> impl Iterator<Item = (u64, &[u8], &OwnCells)> {
         self.slots
             .numbers()
             .filter_map(|at| Some((self.slots.hash(at), self.slots.name(at), self.slots.own_cells(at)?)))
     }
 
-    /// Names of cells that have expired, the longest expired first, at most `count` of them.
+    /// Names of expired cells, earliest expiry first, at most `count`.
     pub fn overdue(&self, now: Millis, count: usize) -> impl Iterator<Item = NameBuf> {
         self.deadlines.iter().take_while(move |(at, _)| *at <= now).take(count).map(|(_, name)| name.clone())
     }
@@ -912,12 +929,12 @@ impl Shard {
     }
 }
 
-/// What a kept name takes outside its slot.
+/// Bytes of a name outside its slot.
 fn name_bytes(name: &[u8]) -> usize {
     if name.len() > SHORT_BYTES_MAX { name.len() + ALLOCATION_BYTES } else { 0 }
 }
 
-/// The place of a name in a walk over all names.
+/// Position of a name in a walk over all names.
 pub fn order_key(hash: u64) -> u64 {
     hash >> (64 - ORDER_BITS)
 }
@@ -950,7 +967,8 @@ mod tests {
     }
 
     proptest! {
-        /// A shard and a ledger together are a map, whatever is sealed, fails to be, and leaves memory.
+        /// A shard and a ledger together act as a map, under any order of seals, failed seals and
+        /// evictions.
         #[test]
         fn a_shard_over_a_ledger_is_a_map(ops in ops(), now in 0u64..60) {
             let table = Table::new(1, 7);

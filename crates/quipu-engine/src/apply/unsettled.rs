@@ -1,44 +1,47 @@
-//! The counters of a shard that a shared store has yet to confirm, in the order in which they are due.
+//! Queues a shard's counters that a shared store has not confirmed, by due time.
 //!
-//! In: names whose own cells changed, and the outcome of each put. Out: the names that are due, without a look at the others.
+//! In: names with changed own cells, and the outcome of each put. Out: the due names, without a
+//! scan of the others.
 //!
 //! ```text
-//! entries   name ─► due time, failed puts, doubted, at rest      one per name
+//! entries   name ─► due time, failed puts, unconfirmed, evicted  one per name
 //! queue     (due time, name)                                     the same names, the earliest first
 //! ```
 //!
 //! Invariants:
 //! - `queue` holds exactly the names of `entries`, each under its due time;
-//! - at most [`AT_REST_MAX`] entries are of counters that have left memory; all others are resident.
+//! - at most [`AT_REST_MAX`] entries are of evicted counters; all others are resident.
 //!
-//! Not here: what is put (`sharing::settle`), which counters are compared with the store (`sharing::audit`).
+//! Not here: the contents of puts (`sharing::settle`), the comparison with the store
+//! (`sharing::audit`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quipu_model::NameBuf;
 
-/// Most unsettled counters of a shard that are remembered by name after they left memory: 65,536 in the 1,024 shards of a server.
-/// An entry takes about 130 bytes, and twice the bytes of a name over 22 bytes: 9 MB with short names, 76 MB with the longest.
-/// What leaves memory beyond that is found again by an audit pass over everything at rest.
+/// Most evicted unsettled counters of a shard that are remembered by name: 65,536 in the 1,024
+/// shards of a server. An entry takes about 130 bytes, and twice the bytes of a name over 22 bytes:
+/// 9 MB with short names, 76 MB with the longest. An audit pass over the ledger finds the others.
 pub const AT_REST_MAX: usize = 64;
 
-/// What is known of an unsettled counter.
+/// State of an unsettled counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnsettledEntry {
-    /// When its cells are put next.
+    /// Time of the next put of its cells.
     pub due: Duration,
-    /// How many puts of it in a row had no verdict.
+    /// Number of consecutive puts without a verdict.
     pub failures: u32,
-    /// An audit pass waits for the store to confirm it.
+    /// An audit pass waits until the store confirms it.
     pub unconfirmed: bool,
-    /// It left memory while an audit pass waited for it. The ledger does not say so: its cells are doubted again when it is back.
+    /// It was evicted while an audit pass waited for it. The ledger does not record this, so the
+    /// audit doubts its cells again after a load.
     pub was_unconfirmed: bool,
-    /// It has left memory.
+    /// It was evicted.
     pub at_rest: bool,
 }
 
-/// See the module.
+/// Unsettled names of a shard, see the module.
 #[derive(Default)]
 pub struct UnsettledNames {
     entries: BTreeMap<NameBuf, UnsettledEntry>,
@@ -50,43 +53,43 @@ pub struct UnsettledNames {
 }
 
 impl UnsettledNames {
-    /// How many there are, at rest or not.
+    /// Number of names, resident or evicted.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many of them are in memory.
+    /// Number of resident names.
     pub fn resident(&self) -> usize {
         self.entries.len() - self.at_rest
     }
 
-    /// How many an audit pass waits for.
+    /// Number of names that an audit pass waits for.
     pub fn unconfirmed(&self) -> usize {
         self.unconfirmed
     }
 
-    /// How many of those the store takes when they are put, as far as is known.
+    /// Number of those whose last put had a verdict.
     pub fn unconfirmed_not_failing(&self) -> usize {
         self.unconfirmed - self.unconfirmed_failing
     }
 
-    /// How many had no verdict when they were put last.
+    /// Number of names whose last put had no verdict.
     pub fn failing(&self) -> usize {
         self.failing
     }
 
-    /// Whether a name is listed.
+    /// Returns true if a name is listed.
     pub fn contains(&self, name: &[u8]) -> bool {
         self.entries.contains_key(name)
     }
 
-    /// The names that are due, the earliest first.
+    /// The due names, earliest first.
     pub fn due(&self, now: Duration) -> impl Iterator<Item = (&NameBuf, UnsettledEntry)> {
         let due = self.queue.iter().take_while(move |(due, _)| *due <= now);
         due.filter_map(|(_, name)| Some((name, *self.entries.get(&**name)?)))
     }
 
-    /// Replaces what is known of a name; `None`: it is not listed.
+    /// Replaces a name's state; `None`: it is not listed.
     pub fn update(&mut self, name: &NameBuf, update: impl FnOnce(Option<UnsettledEntry>) -> Option<UnsettledEntry>) {
         let before = self.entries.get(&**name).copied();
         let after = update(before);
@@ -110,7 +113,7 @@ impl UnsettledNames {
         }
     }
 
-    /// A counter leaves memory; false if too many did before: its name is not listed any more.
+    /// Records an eviction. False if too many are recorded already: then the name is dropped.
     pub fn mark_evicted(&mut self, name: &[u8]) -> bool {
         let Some(entry) = self.entries.get(name).copied() else { return true };
         let stays = entry.at_rest || self.at_rest < AT_REST_MAX;
@@ -119,7 +122,7 @@ impl UnsettledNames {
         stays
     }
 
-    /// A counter is back in memory.
+    /// Records that a counter was loaded again.
     pub fn mark_loaded(&mut self, name: &[u8]) {
         if self.at_rest > 0 && self.contains(name) {
             self.update(&name.into(), |entry| entry.map(|entry| UnsettledEntry { at_rest: false, ..entry }));

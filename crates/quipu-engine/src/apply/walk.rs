@@ -1,7 +1,9 @@
-//! Walking over all names, a shard at a time: the resident ones and, where there are such, those at rest.
+//! Walks over all names, one shard at a time: resident names, and those in the ledger if there are
+//! any.
 //!
-//! A walk in the middle of which counters come, go, are sealed or leave memory still meets every name that is there all along: a shard is looked at before the
-//! ledger, and what leaves memory in between is in the ledger by then.
+//! A walk meets every name that exists throughout, even if counters are created, removed, sealed or
+//! evicted meanwhile: it reads a shard before the ledger, and a name evicted in between is in the
+//! ledger by then.
 
 use std::ops::ControlFlow;
 
@@ -10,31 +12,32 @@ use quipu_model::{Cell, Ledger, ListNames, Millis, Refusal, Reply, Scan};
 use super::table::{ORDER_BITS, ResidentName, Table, order_key};
 use crate::journal::format::Position;
 
-/// What a protocol puts around a name: a length and line ends.
+/// Protocol overhead of a name: a length and line ends.
 const NAME_OVERHEAD_BYTES: usize = 10;
 
-/// A walk: locks each shard only while it is looked at.
+/// A walk; locks each shard only while it reads it.
 pub struct ShardWalk<'t> {
     /// All shards.
     pub table: &'t Table,
-    /// Where to look for what is at rest; without it, nothing is.
+    /// The ledger; `None` if all counters are resident.
     pub ledger: Option<&'t dyn Ledger>,
     /// The time of the walk.
     pub now: Millis,
-    /// The end of the newest record of any shard seen so far: what the walk's reply waits for.
+    /// End of the newest record of all shards read so far, for which the walk's reply waits.
     pub newest: Position,
-    /// Whether a counter was left out because it has expired.
+    /// An expired counter was left out.
     pub has_hidden_expired: bool,
 }
 
-/// Names of one shard, in order.
+/// A page of one shard's names, in order.
 struct NamePage {
     names: Vec<(u64, Box<[u8]>)>,
-    /// The order key to go on from.
+    /// Order key of the next page.
     next: u64,
 }
 
-/// One step over the names in the order of their hashes. A name there from the first step to the last is met.
+/// One step over the names in the order of their hashes. A name that exists from the first step to
+/// the last is returned.
 pub fn scan(walk: &mut ShardWalk<'_>, command: &Scan<'_>) -> Result<Reply, Refusal> {
     let matcher = command.pattern.map(|pattern| pattern.matcher());
     let (mut names, mut left, mut from) = (Vec::new(), command.count.max(1), command.cursor);
@@ -48,7 +51,7 @@ pub fn scan(walk: &mut ShardWalk<'_>, command: &Scan<'_>) -> Result<Reply, Refus
     Ok(Reply::Page(if from >> ORDER_BITS == 0 { from } else { 0 }, names))
 }
 
-/// All names that match, or a refusal if they are too many bytes.
+/// All matching names, or a refusal if they exceed `bytes_max`.
 pub fn list_names(walk: &mut ShardWalk<'_>, command: &ListNames<'_>) -> Result<Reply, Refusal> {
     let matcher = command.pattern.matcher();
     let (mut names, mut bytes, mut from) = (Vec::new(), 0, 0);
@@ -67,7 +70,8 @@ pub fn list_names(walk: &mut ShardWalk<'_>, command: &ListNames<'_>) -> Result<R
 }
 
 impl ShardWalk<'_> {
-    /// The next names of the shard in which this order key lies: about `count`, with all that share the last one's key.
+    /// The next names of this order key's shard: about `count`, and all that share the last one's
+    /// key.
     fn next_page(&mut self, from: u64, count: usize) -> Result<NamePage, Refusal> {
         let shard_bits = self.table.shard_count().trailing_zeros();
         let index = (from >> (ORDER_BITS - shard_bits)) as usize;
@@ -86,7 +90,7 @@ impl ShardWalk<'_> {
     }
 }
 
-/// Lays what is resident over what is at rest.
+/// Merges the resident names over the ledger's names.
 fn merge_page(
     mut resident: Vec<ResidentName>,
     at_rest: LedgerNames,
@@ -102,7 +106,7 @@ fn merge_page(
     let LedgerNames { mut cells, end: mut next } = at_rest;
     if !cells.is_empty() {
         resident.sort_unstable_by(|a, b| (a.0, &*a.1).cmp(&(b.0, &*b.1)));
-        // What is resident is as the table says, also if that is gone.
+        // For a resident name the table decides, also if the counter was removed.
         cells.retain(|(hash, name, _)| {
             resident.binary_search_by(|other| (other.0, &*other.1).cmp(&(*hash, &**name))).is_err()
         });
@@ -123,10 +127,10 @@ fn merge_page(
     NamePage { names, next }
 }
 
-/// Cells of the ledger with order keys up to an end.
+/// Ledger cells with order keys below `end`.
 struct LedgerNames {
     cells: Vec<(u64, Box<[u8]>, Cell)>,
-    /// The order key behind them: that of the shard, or where the reading stopped.
+    /// End of the shard, or the order key where the read stopped.
     end: u64,
 }
 

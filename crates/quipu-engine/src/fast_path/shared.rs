@@ -1,9 +1,14 @@
-//! Lots of counters that are shared.
+//! Runs key batches of shared counters.
 //!
-//! In: counters, each with all that is asked of it. Out: one add to this node's own cell for all adds of a lot, and one entry that tells of it.
+//! In: counters, each with all commands on it. Out: one add to this node's own cell for all adds of
+//! a batch, and one entry.
 //!
-//! Invariant: a lot runs only if the long way would have nothing to do but to add and to show: the counter exists and does not expire, what is known of its
-//! row is fresh enough, the sum over all writers fits a reply, and the present life has one cell, into which every sum of a lot fits. What is not so is for the long way to see to.
+//! Invariant: a batch runs here only if the general path would do no more than add and show. All
+//! others go to the general path. The conditions:
+//! - the counter exists and does not expire;
+//! - its row is fresh enough;
+//! - the sum over all writers fits a reply;
+//! - the present incarnation has a single cell, into which every sum of a batch fits.
 
 use std::time::Duration;
 
@@ -18,10 +23,10 @@ use crate::sharing::own::OwnCell;
 use crate::sharing::{RowCheck, StoreLink};
 use crate::turn::Turn;
 
-/// The one cell of a writer whose counters are not spread over several.
+/// The only shard of a writer that does not spread its counters.
 const ONLY_SHARD: Part = Part(0);
 
-/// What a shared counter is looked at with.
+/// Context of a shared counter's look-up.
 struct SharedView<'s> {
     shared: &'s StoreLink,
     policies: &'s Policies,
@@ -30,7 +35,7 @@ struct SharedView<'s> {
 }
 
 impl BatchPlan<'_> {
-    /// What each counter is asked for.
+    /// Marks the batches that add and those that read.
     pub(super) fn mark_adds_and_reads(&mut self, commands: &[SimpleCommand<'_>]) {
         for (command, batch) in commands.iter().zip(self.batch_of).take(self.command_count) {
             let batch = &mut self.batches[usize::from(batch)];
@@ -40,7 +45,7 @@ impl BatchPlan<'_> {
 }
 
 impl Turn<'_> {
-    /// Looks at counters whose shards are held; returns how many of the first commands can run.
+    /// Looks up counters in locked shards; returns the number of leading commands that can run.
     pub(super) fn find_shared_batches(
         &mut self,
         batches: &mut [KeyBatch<'_>],
@@ -56,7 +61,7 @@ impl Turn<'_> {
         unready.min().map_or(command_count, |first| first.min(command_count))
     }
 
-    /// Brings what was added to a counter into this node's cell, the table and the record.
+    /// Writes a batch's sum into this node's own cell, the table and the record.
     pub(super) fn write_shared(&mut self, batch: &KeyBatch<'_>, incarnation: Incarnation) {
         let shared = self.engine.shared.as_ref().expect("there is a store");
         let picker = shared.shard_picker_as(incarnation, self.elapsed, &self.policies);
@@ -78,7 +83,7 @@ impl Turn<'_> {
 }
 
 impl KeyBatch<'_> {
-    /// Looks at the counter; whether its commands can run.
+    /// Looks up the counter; returns whether its commands can run.
     fn find_shared(&mut self, shard: &mut Shard, view: &SharedView<'_>) -> bool {
         if shard.lanes.is_live(self.name.bytes()) {
             return false;
@@ -102,7 +107,7 @@ impl KeyBatch<'_> {
             return false;
         }
         (self.slot, self.exists, self.value, self.epoch) = (Some(at), true, value, epoch);
-        // What only reads may do with less than what only adds does, and the other way round: a lot of both needs what both do.
+        // Adds and reads have different freshness rules; a batch of both must satisfy both.
         let mut is_usable = |adds| {
             matches!(view.shared.check_row(Some(&mut *own_cells), self.name, adds, view.times, share), RowCheck::Usable)
         };
@@ -110,7 +115,7 @@ impl KeyBatch<'_> {
     }
 }
 
-/// Whether every sum of a lot can be added to it, and nothing else is to be said of it first.
+/// Returns true if the cell accepts every sum of a batch and has no pending change.
 fn accepts_any_sum(cell: &OwnCell) -> bool {
     let own = &cell.own;
     own.pending_expiry.is_none()

@@ -1,31 +1,34 @@
-//! The control file: where the journal begins, which segments it has, and how far it is known to be synced.
+//! Reads and writes the control file: the journal's start, its segments and its synced position.
 //!
 //! ```text
-//! control, 8192 bytes: two slots, at 0 and at 4096, written in turn; the valid one with the higher generation counts
-//!   0  u64  check        xxh3 over bytes 8..112
-//!   8  [8]  magic        "QUIPUCTL"
-//!  16  u32  version      1
-//!  20  u32  clean        1 after a clean stop, else 0
-//!  24  u64  generation   one more with every write
-//!  32  u64  node         drawn when the directory was made
-//!  40  u64  log          likewise; stands in every segment
-//!  48  u64  incarnation  the last life
-//!  56  u64  start        position of the first record that counts
-//!  64  u32  previous     the chain there: low half of the check of the record before
-//!  68  u32  released     on a shared store, what a clean stop made of the version of its registration, modulo 2^32; else 0
-//!  72  u64  first        number of the segment that holds `start`
-//!  80  u64  end          one more than the newest prepared segment
-//!  88  u64  base         position at which segment `end` will begin
-//!  96  u64  synced       the journal is known to be synced up to here
-//! 104  u64  identity     the file system's number of this very file, in the last life; in a copy of the file it is another's
+//! control, 8192 bytes: two slots, at 0 and at 4096, written in turn;
+//! the valid slot with the higher generation is in force
+//!   0  u64  check       xxh3 over bytes 8..112
+//!   8  [8]  magic       "QUIPUCTL"
+//!  16  u32  version     1
+//!  20  u32  clean       1 after a clean stop, else 0
+//!  24  u64  generation  one more with every write
+//!  32  u64  node        drawn when the directory was made
+//!  40  u64  log         likewise; repeated in every segment
+//!  48  u64  incarnation the last incarnation
+//!  56  u64  start       position of the first live record
+//!  64  u32  previous    the chain at `start`: low half of the check of the record before
+//!  68  u32  released    version of the node's registration on the shared store after a clean stop
+//!                       released it, modulo 2^32; else 0
+//!  72  u64  first       number of the segment that holds `start`
+//!  80  u64  end         one more than the newest prepared segment
+//!  88  u64  base        position at which segment `end` will begin
+//!  96  u64  synced      the journal is known to be synced up to here
+//! 104  u64  identity    file id (hash of device and inode) in the last incarnation; a copy has another
 //! ```
 //!
-//! A directory in the making has `control.unfinished` instead, which becomes `control` when all else is durable.
+//! An unfinished directory has `control.unfinished` instead. It becomes `control` when all else is
+//! durable.
 //!
 //! Invariants:
-//! - a slot is written only after everything it speaks of is durable, and the other slot stays whole meanwhile, so a torn
-//!   write falls back to a state that was true;
-//! - no record stands in a segment numbered `end` or above of the newest slot.
+//! - A slot is written only after everything that it refers to is durable. The other slot stays
+//!   intact meanwhile, so a torn write falls back to an earlier true state.
+//! - No record lies in a segment numbered `end` or above of the newest slot.
 
 use std::path::{Path, PathBuf};
 
@@ -36,11 +39,11 @@ use super::format::{Position, VERSION, u32_at, u64_at};
 use super::{Damage, JournalError, io_error};
 use crate::sync::Arc;
 
-/// Name of the file.
+/// Name of the control file.
 pub const CONTROL_FILE: &str = "control";
 pub(crate) const CONTROL_FILE_NEW: &str = "control.new";
 
-/// Name of the file in a directory that a backup or restore is still filling.
+/// Name of the control file while a backup or restore still fills the directory.
 pub const CONTROL_FILE_UNFINISHED: &str = "control.unfinished";
 
 const MAGIC: &[u8; 8] = b"QUIPUCTL";
@@ -48,24 +51,25 @@ pub(crate) const SLOT_BYTES: usize = 112;
 const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 const FILE_BYTES: usize = 8192;
 
-/// What the control file says.
+/// The content of a control slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlState {
-    /// Whether the last life ended with a clean stop.
+    /// True if the last incarnation ended with a clean stop.
     pub clean: bool,
-    /// One more with every write.
+    /// Write counter: one more with every write.
     pub generation: u64,
-    /// Drawn when the directory was made.
+    /// The node's id, drawn when the directory was made.
     pub node: NodeId,
-    /// Likewise; binds segments to this directory.
+    /// Log id, drawn when the directory was made; binds the segments to this directory.
     pub log: u64,
-    /// The last life.
+    /// The last incarnation.
     pub incarnation: Incarnation,
-    /// Position of the first record that counts.
+    /// Position of the first live record.
     pub start: Position,
     /// The chain at `start`.
     pub previous: u32,
-    /// On a shared store, what a clean stop made of the version of its registration; 0: nothing.
+    /// Version of the registration on the shared store after a clean stop released it, modulo 2^32;
+    /// 0: none.
     pub released: u32,
     /// Number of the segment that holds `start`.
     pub first: u64,
@@ -73,9 +77,9 @@ pub struct ControlState {
     pub end: u64,
     /// Position at which segment `end` will begin.
     pub base: Position,
-    /// Known to be synced up to here.
+    /// Position up to which the journal is known to be synced.
     pub synced: Position,
-    /// The file system's number of the control file in the last life; 0: there was none.
+    /// File id of the control file in the last incarnation; 0: there was no file.
     pub identity: u64,
 }
 
@@ -136,7 +140,7 @@ impl ControlState {
     }
 }
 
-/// Writes both slots and gives the file its name.
+/// Writes both slots and renames the file to its final name.
 fn write_and_publish(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -157,7 +161,7 @@ fn write_and_publish(
 
 /// A slot that cannot be used.
 struct BadSlot {
-    /// Its check matches: it is of another version, not torn.
+    /// True if the check matches: the slot has another version and is not torn.
     is_intact: bool,
     reason: String,
 }
@@ -167,15 +171,15 @@ pub struct ControlFile {
     file: Arc<dyn VfsFile>,
     path: PathBuf,
     state: ControlState,
-    /// The byte at which the other slot begins, and why it cannot be read, if it cannot.
+    /// Offset of the other slot and the reason, if that slot cannot be read.
     unreadable_slot: Option<(u64, String)>,
 }
 
 impl ControlFile {
-    /// Makes the file in a directory that has none. It appears whole or not at all.
+    /// Creates the file in a directory without one. It appears whole or not at all.
     pub fn create(vfs: &dyn Vfs, dir: &Path, state: ControlState) -> Result<ControlFile, JournalError> {
         let (new, path) = (dir.join(CONTROL_FILE_NEW), dir.join(CONTROL_FILE));
-        // A crash may have left a half-made one behind; it was never in force.
+        // A crash may have left a partial file behind; it was never in force.
         match vfs.remove(&new) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&new, "remove", error)),
             _ => {}
@@ -185,21 +189,22 @@ impl ControlFile {
         Ok(ControlFile { file, path, state, unreadable_slot: None })
     }
 
-    /// Marks a directory as one in the making, durably: whoever opens it before [`ControlFile::complete_unfinished`] refuses.
+    /// Marks a directory as unfinished, durably. Until [`ControlFile::complete_unfinished`], every
+    /// open refuses it.
     pub fn mark_unfinished(vfs: &dyn Vfs, dir: &Path) -> Result<(), JournalError> {
         let path = dir.join(CONTROL_FILE_UNFINISHED);
         vfs.create(&path).map_err(|e| io_error(&path, "create", e))?;
         vfs.sync_dir(dir).map_err(|e| io_error(dir, "sync", e))
     }
 
-    /// Makes a directory that was in the making a data directory, at once and durably.
+    /// Turns an unfinished directory into a data directory, atomically and durably.
     pub fn complete_unfinished(vfs: &dyn Vfs, dir: &Path, state: ControlState) -> Result<(), JournalError> {
         let path = dir.join(CONTROL_FILE_UNFINISHED);
         let file = vfs.open(&path).map_err(|e| io_error(&path, "open", e))?;
         write_and_publish(vfs, dir, &*file, &path, state)
     }
 
-    /// Opens the file; `None` if there is none. Refuses when neither slot can be read.
+    /// Opens the file; `None` if there is none. Refuses if neither slot can be read.
     pub fn open(vfs: &dyn Vfs, dir: &Path) -> Result<Option<ControlFile>, JournalError> {
         let path = dir.join(CONTROL_FILE);
         let file = match vfs.open(&path) {
@@ -220,7 +225,8 @@ impl ControlFile {
         let newest = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|state| state.generation).copied();
         let unreadable =
             SLOT_OFFSETS.iter().zip(&slots).find_map(|(at, slot)| Some((*at, slot.as_ref().err()?.reason.clone())));
-        // A whole slot of another version means that another program was here since: the older slot is not the truth.
+        // An intact slot of another version means that another program wrote here since: the older
+        // slot is stale.
         let refused = slots.into_iter().filter_map(Result::err).find(|slot| newest.is_none() || slot.is_intact);
         match (newest, refused) {
             (Some(state), None) => Ok(Some(ControlFile { file, path, state, unreadable_slot: unreadable })),
@@ -231,29 +237,29 @@ impl ControlFile {
         }
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The byte at which the slot that is not in force begins, and why it cannot be read, if it cannot. A crash while it was being
-    /// written leaves it so.
+    /// Offset of the inactive slot and the reason, if that slot cannot be read. A crash during its
+    /// write leaves it so.
     pub fn unreadable_slot(&self) -> Option<&(u64, String)> {
         self.unreadable_slot.as_ref()
     }
 
-    /// Parts of the file that say nothing.
+    /// Byte ranges of the file that hold nothing.
     pub(crate) fn unused_parts() -> [(u64, u64); 2] {
         let [first, second] = SLOT_OFFSETS;
         [(first + SLOT_BYTES as u64, second), (second + SLOT_BYTES as u64, FILE_BYTES as u64)]
     }
 
-    /// What is in force.
+    /// The state in force.
     pub fn state(&self) -> &ControlState {
         &self.state
     }
 
-    /// Changes the state, durably. The slot in force stays whole until the new one is.
+    /// Changes the state, durably. The slot in force stays intact until the new one is durable.
     pub fn update(&mut self, change: impl FnOnce(&mut ControlState)) -> Result<(), JournalError> {
         let mut state = self.state;
         change(&mut state);

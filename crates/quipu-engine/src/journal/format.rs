@@ -1,60 +1,70 @@
-//! The bytes of the journal: segment headers, records and their entries.
+//! Encodes and decodes the bytes of the journal: segment headers, records and their entries.
 //!
-//! The journal is one endless stream of records, cut into segment files. A **position** is a place in that stream; a record may
-//! begin in one segment and end in the next. All numbers are little-endian.
+//! The journal is one endless stream of records, cut into segment files. A **position** is an
+//! offset in that stream. A record may begin in one segment and end in the next. All numbers are
+//! little-endian.
 //!
 //! ```text
 //! segment file (journal-<number, 16 hex digits>.seg), preallocated to its full length
-//!   0  u64  check      xxh3 over bytes 8..64
-//!   8  [8]  magic      "QUIPUJNL"
-//!  16  u32  version    1
+//!   0  u64  check   xxh3 over bytes 8..64
+//!   8  [8]  magic   "QUIPUJNL"
+//!  16  u32  version 1
 //!  20  u32  zero
-//!  24  u64  log        drawn when the directory was made; the same in every file of it
-//!  32  u64  number     as in the file name
-//!  40  u64  base       position of the first byte after this header
-//!  48  u64  bytes      length of the file
+//!  24  u64  log     drawn when the directory was made; the same in every file of it
+//!  32  u64  number  as in the file name
+//!  40  u64  base    position of the first byte after this header
+//!  48  u64  bytes   length of the file
 //!  56  u64  zero
-//!  64  …    the stream
+//!  64  … the stream
 //!
 //! record
-//!   0  u64  check      xxh3 over bytes 8.. of the record, seeded with log + position
-//!   8  u32  bytes      length of the body
-//!  12  u32  previous   low half of the check of the record before: the chain
-//!  16  u64  synced     position known to be synced when this record was handed over
-//!  24  …    body       time (varint, Unix milliseconds), then entries up to the end
+//!   0  u64  check     xxh3 over bytes 8.. of the record, seeded with log + position
+//!   8  u32  bytes     length of the body
+//!  12  u32  previous  low half of the check of the record before: the chain
+//!  16  u64  synced    position known to be synced when this record was written to the file
+//!  24  … body         time (varint, Unix milliseconds), then entries up to the end
 //!
-//! entry: a tag, then what the tag says
-//!   tag & 0x07   0 sketch: what changed in the body of the cell before it · 1 cell · 2 gone · 3 flush · 4 joined · 5 start · 6 token: what the record's other entries are the effect of · 7 namespace, or what was sampled in it
-//!   tag & 0x08   an expiry follows (cell); it is the number of a producer (token); the edits begin with nothing (sketch); it is what was sampled in it (namespace)
-//!   tag & 0x10   an epoch follows (cell, gone); without it, the first epoch; a claim at the shared store follows at the end (token)
+//! entry: a tag, then the fields that the tag announces
+//!   tag & 0x07   0 sketch: changes in the body of the cell before it · 1 cell · 2 gone · 3 flush ·
+//!                4 joined · 5 start · 6 token: the record's other entries are its effect ·
+//!                7 namespace: settings, or a sampling record
+//!   tag & 0x08   an expiry follows (cell); a producer's sequence number follows (token);
+//!                the edits begin with an empty body (sketch); a sampling record follows (namespace)
+//!   tag & 0x10   an epoch follows (cell, gone), without it: the first epoch;
+//!                a claim at the shared store follows at the end (token)
 //!   tag & 0x20   the counter did not exist before (cell)
-//!   tag & 0x40   whether it existed only the ledger knows: a counter in memory mode, journaled with others, or shared (cell, gone)
-//!   tag & 0x80   what this node says of it on a shared store follows at the end (cell, gone)
-//!   name         varint length, bytes                       (cell, gone, sketch)
-//!   epoch        varint milliseconds, u64 node              (cell, gone if 0x10; flush always)
-//!   value        zigzag varint, the running value           (cell)
-//!   expiry       varint, Unix milliseconds                  (cell if 0x08)
-//!   count, sum   varint, zigzag varint: how many operations this entry stands for and what they added (cell)
-//!   own          varint length, bytes of `sharing::own`     (cell, gone if 0x80)
-//!   writer       u64 node, u64 incarnation                  (joined, start)
-//!   time         varint, Unix milliseconds of the store     (joined)
-//!   hash         16 bytes, of the token or the producer     (token)
-//!   digest       u64, of the command                        (token)
-//!   number       varint                                     (token if 0x08)
-//!   outcome      as in `tokens::note`                       (token)
-//!   claim        as in `tokens::claim_record`               (token if 0x10)
-//!   name         a byte with its length, bytes              (namespace)
-//!   settings     u16 with their length, then as `quipu_model::Namespace` writes them: all that is said at run time from here on (namespace)
-//!   thinned      as in `namespaces::thinned`, in place of the settings (namespace if 0x08)
-//!   kind         a byte, as `quipu_sketch::Kind` numbers them (sketch)
-//!   pane         varint; 0: none                            (sketch)
-//!   version      varint, after the edits                    (sketch)
-//!   edits        varint how many, then of each, as varints: where, how many bytes go, how many come, how many of these follow; these. All others are zeros (sketch)
+//!   tag & 0x40   only the ledger knows whether it existed: a counter in memory mode that is
+//!                journaled with others, or a shared one (cell, gone)
+//!   tag & 0x80   this node's own cells on the shared store follow at the end (cell, gone)
+//!   name       varint length, bytes                           (cell, gone, sketch)
+//!   epoch      varint milliseconds, u64 node                  (cell, gone if 0x10; flush always)
+//!   value      zigzag varint, the running value               (cell)
+//!   expiry     varint, Unix milliseconds                      (cell if 0x08)
+//!   count, sum varint, zigzag varint: operations merged into this entry, and their sum (cell)
+//!   own        varint length, bytes of `sharing::own`         (cell, gone if 0x80)
+//!   writer     u64 node, u64 incarnation                      (joined, start)
+//!   time       varint, Unix milliseconds of the store         (joined)
+//!   hash       16 bytes, of the token or the producer         (token)
+//!   digest     u64, of the command                            (token)
+//!   number     varint                                         (token if 0x08)
+//!   outcome    as in `tokens::token_record`                   (token)
+//!   claim      as in `tokens::claim_record`                   (token if 0x10)
+//!   name       u8 length, bytes                               (namespace)
+//!   settings   u16 length, then as `quipu_model::Namespace` encodes them: all run-time settings
+//!              from here on                                   (namespace)
+//!   sampling   as in `namespaces::sampling`, in place of the settings (namespace if 0x08)
+//!   kind       u8, the number of a `quipu_sketch::Kind`       (sketch)
+//!   pane       varint; 0: none                                (sketch)
+//!   version    varint, after the edits                        (sketch)
+//!   edits      varint count; per edit four varints (offset, bytes removed, bytes inserted,
+//!              bytes stored), then the stored bytes; the other inserted bytes are zeros (sketch)
 //! ```
 //!
-//! Why both a seed by position and a chain: the position keeps a record of a recycled segment from passing for a new one, and
-//! lets a record be recognised behind a damaged one; the chain keeps a record that a torn tail left behind from following the
-//! records of a later life.
+//! Each record has a seed by position and a chain:
+//! - The position keeps a record of a recycled segment from passing for a new one. It also
+//!   identifies a record behind a damaged one.
+//! - The chain keeps a record left by a torn tail from following the records of a later
+//!   incarnation.
 //!
 //! Golden files under `testdata/` pin this drawing.
 
@@ -70,30 +80,32 @@ use crate::namespaces::SamplingRecord;
 use crate::sketches::SKETCH_BYTES_MAX;
 use crate::tokens::{ClaimRecord, TokenKey, put_outcome, take_outcome};
 
-/// The version in every file. A file of another version is refused.
+/// Format version in every file. A file of another version is refused.
 pub const VERSION: u32 = 1;
 
-/// Length of a segment's header.
+/// Length of a segment header.
 pub const SEGMENT_HEADER_BYTES: u64 = 64;
 
-/// Length of a record's header.
+/// Length of a record header.
 pub const RECORD_HEADER_BYTES: usize = 24;
 
-/// Longest record. The longest command is bounded by its door at a few megabytes; a length beyond this is damage.
+/// Longest record. The protocols bound the longest command at a few megabytes; a greater length is
+/// damage.
 pub const RECORD_BYTES_MAX: usize = 1 << 28;
 
-/// Most bytes one entry takes beside its name: tag, lengths, epoch, value, expiry, count, sum, each at its longest.
+/// Most bytes of an entry besides its name: tag, lengths, epoch, value, expiry, count and sum at
+/// their longest.
 pub const ENTRY_BYTES_MAX: usize = 1 + 2 + 18 + 10 + 10 + 10 + 10;
 
-/// Most bytes of an entry of a namespace: tag, lengths, name, settings.
+/// Most bytes of a namespace entry: tag, lengths, name, settings.
 pub const NAMESPACE_ENTRY_BYTES_MAX: usize = 1 + 1 + NAMESPACE_BYTES_MAX + 2 + NAMESPACE_SETTINGS_BYTES_MAX;
 
-/// Most bytes of a record beside its entries: header and time.
+/// Most bytes of a record besides its entries: header and time.
 pub const RECORD_OVERHEAD_BYTES_MAX: usize = RECORD_HEADER_BYTES + 10;
 
 const MAGIC: &[u8; 8] = b"QUIPUJNL";
 
-/// A place in the stream of records.
+/// An offset in the stream of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Position(pub u64);
 
@@ -111,12 +123,12 @@ impl fmt::Display for Position {
     }
 }
 
-/// What stands at the head of a segment file.
+/// Header of a segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Drawn when the directory was made.
+    /// Log id, drawn when the directory was made.
     pub log: u64,
-    /// As in the file name.
+    /// Segment number, as in the file name.
     pub number: u64,
     /// Position of the first byte after the header.
     pub base: Position,
@@ -125,7 +137,7 @@ pub struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// As bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES as usize] {
         let mut out = [0; SEGMENT_HEADER_BYTES as usize];
         out[8..16].copy_from_slice(MAGIC);
@@ -138,9 +150,10 @@ impl SegmentHeader {
         out
     }
 
-    /// From bytes; says what is wrong with them.
+    /// Decodes a header, or describes the fault.
     pub fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES as usize]) -> Result<SegmentHeader, String> {
-        // Version before check: a newer version may check differently, and "newer" is the more useful answer.
+        // Version before check: a newer version may check differently, and "newer" is the more
+        // useful answer.
         if &bytes[8..16] != MAGIC {
             return Err("it does not begin like a journal segment".to_owned());
         }
@@ -160,16 +173,16 @@ impl SegmentHeader {
     }
 }
 
-/// What the header of a record says.
+/// Header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// Over all that follows, and the record's position.
+    /// Checksum over the rest of the record, seeded with its position.
     pub check: u64,
     /// Length of the body.
     pub body_bytes: usize,
     /// Low half of the check of the record before.
     pub previous: u32,
-    /// Known to be synced when this record was handed over.
+    /// Position known to be synced when this record was written to the file.
     pub synced: Position,
 }
 
@@ -185,7 +198,7 @@ impl RecordHeader {
     }
 }
 
-/// Completes a record whose body stands behind an empty header; returns its check.
+/// Completes a record with a body and an empty header; returns its check.
 pub fn finish_record(record: &mut [u8], log: u64, position: Position, previous: u32, synced: Position) -> u64 {
     let body_bytes = u32::try_from(record.len() - RECORD_HEADER_BYTES).expect("admission bounds a record");
     record[8..12].copy_from_slice(&body_bytes.to_le_bytes());
@@ -196,19 +209,20 @@ pub fn finish_record(record: &mut [u8], log: u64, position: Position, previous: 
     check
 }
 
-/// The check a whole record ought to carry.
+/// Computes the check of a whole record.
 pub fn record_check(record: &[u8], log: u64, position: Position) -> u64 {
     xxh3_64_with_seed(&record[8..], log.wrapping_add(position.0))
 }
 
-/// Whether a counter existed before an entry: what keeps the number of counters exact when not all of them are read at start.
+/// Existence of a counter before an entry. It keeps the number of counters exact although a start
+/// does not read all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PriorExistence {
-    /// It did.
+    /// The counter existed.
     Present,
-    /// It did not.
+    /// The counter did not exist.
     Absent,
-    /// What the journal tells of it is not all that happened to it: the ledger knows.
+    /// The journal has only part of the counter's history: the ledger knows.
     Unknown,
 }
 
@@ -234,34 +248,34 @@ impl PriorExistence {
 /// One result in a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// A counter has this value now.
+    /// New state of a counter.
     Cell {
-        /// Its name.
+        /// Name of the counter.
         name: &'a [u8],
-        /// Its epoch.
+        /// Epoch of the counter.
         epoch: Epoch,
-        /// Its running value.
+        /// Running value.
         value: i64,
-        /// When it expires.
+        /// Expiry of the counter.
         expires_at: Option<Millis>,
-        /// How many operations this entry stands for.
+        /// Number of operations merged into this entry.
         count: u64,
-        /// What they added.
+        /// Sum of their deltas.
         sum: i64,
-        /// Whether the counter existed before.
+        /// Existence before the entry.
         before: PriorExistence,
-        /// What this node says of it on a shared store; empty without one.
+        /// This node's own cells of the counter on the shared store; empty without one.
         own: &'a [u8],
     },
     /// A counter was deleted or has expired.
     Gone {
-        /// Its name.
+        /// Name of the counter.
         name: &'a [u8],
-        /// The raised epoch: what comes after it.
+        /// The raised epoch, for all later values.
         epoch: Epoch,
-        /// Whether the counter existed before: that, or unsure.
+        /// Existence before the entry: present or unknown.
         before: PriorExistence,
-        /// What this node says of it on a shared store; empty without one.
+        /// This node's own cells of the counter on the shared store; empty without one.
         own: &'a [u8],
     },
     /// Every counter was deleted.
@@ -269,58 +283,58 @@ pub enum Entry<'a> {
         /// The raised epoch, for all of them.
         epoch: Epoch,
     },
-    /// A life of the node is about to be registered with a shared store.
+    /// The node is about to register an incarnation with a shared store.
     Joined {
-        /// Which.
+        /// The registered writer.
         writer: Writer,
-        /// When, by the store's clock.
+        /// Time of the registration, by the store's clock.
         at: Millis,
     },
-    /// A life of the node begins.
+    /// An incarnation of the node begins.
     Start {
-        /// Who writes from here on.
+        /// The writer from here on.
         writer: Writer,
     },
-    /// Under which token, or which number of its producer, the record's other results came about.
+    /// The token, or the producer's sequence number, that caused the record's other entries.
     Token {
-        /// The hash of the token, or of the producer.
+        /// Hash of the token or of the producer.
         key: TokenKey,
-        /// Of the command.
+        /// Digest of the command.
         digest: u64,
-        /// The number, if it is one of a producer.
+        /// Sequence number, for a producer.
         number: Option<u64>,
-        /// What was answered.
+        /// The stored reply.
         outcome: StoredReply,
-        /// The claim at the shared store under which it was applied.
+        /// The claim at the shared store under which the command was applied.
         claim: Option<Box<ClaimRecord>>,
     },
-    /// The body of a counter that is a sketch has changed; its cell is the entry before.
+    /// A change in the body of a sketch; its cell is the entry before.
     Sketch {
-        /// Its name.
+        /// Name of the sketch.
         name: &'a [u8],
-        /// The number of its kind.
+        /// Number of its kind.
         kind: u8,
-        /// Which pane; 0: it has none.
+        /// Number of the pane; 0: the sketch has none.
         pane: u64,
-        /// The version after it.
+        /// Version after the change.
         version: u64,
-        /// Whether the edits begin with nothing, whatever was there before.
+        /// True if the edits begin with an empty body, regardless of the body before.
         whole: bool,
-        /// What changed.
+        /// The changes.
         edits: PackedEdits<'a>,
     },
-    /// What is said of a namespace at run time, in place of what was said before.
+    /// Run-time settings of a namespace, in place of earlier ones.
     Namespace {
-        /// Which.
+        /// Name of the namespace.
         name: &'a [u8],
-        /// What; boxed, since nearly all entries are cells.
+        /// The settings; boxed, since nearly all entries are cells.
         settings: Box<Namespace>,
     },
-    /// How the counts of a namespace are sampled from here on, or were up to here.
+    /// Sampling of a namespace from here on, or up to here.
     Sampling {
-        /// Which.
+        /// Name of the namespace.
         name: &'a [u8],
-        /// How.
+        /// The sampling record.
         sampling: SamplingRecord,
     },
 }
@@ -345,7 +359,7 @@ const IS_UNKNOWN: u8 = 0x40;
 const HAS_OWN: u8 = 0x80;
 
 impl<'a> Entry<'a> {
-    /// The first entry in these bytes.
+    /// Decodes the first entry in these bytes.
     pub fn decode(mut bytes: &'a [u8]) -> Result<Entry<'a>, UnknownEntry> {
         take_entry(&mut bytes)
     }
@@ -413,24 +427,24 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// A change of a sketch's bytes: `removed` bytes at `at` give way to `length` others.
+/// A change of a sketch's bytes: `length` bytes replace the `removed` bytes at `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackedEdit<'a> {
-    /// Where.
+    /// Offset in the body.
     pub at: u32,
-    /// How many bytes go.
+    /// Number of bytes removed.
     pub removed: u32,
-    /// How many come.
+    /// Number of bytes inserted.
     pub length: u32,
-    /// The first of these; the others are zeros.
+    /// The first of the inserted bytes; the others are zeros.
     pub bytes: &'a [u8],
 }
 
-/// Edits as the journal has them.
+/// Edits in their journal encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackedEdits<'a> {
     count: u64,
-    bytes: &'a [u8], // so many edits as drawn above, checked
+    bytes: &'a [u8], // the edits as drawn above, checked
 }
 
 impl<'a> PackedEdits<'a> {
@@ -460,13 +474,14 @@ fn take_edit<'a>(rest: &mut &'a [u8]) -> Result<PackedEdit<'a>, UnknownEntry> {
     Ok(PackedEdit { at, removed, length, bytes })
 }
 
-/// Most bytes that an edit takes beside its own: four numbers of at most [`SKETCH_BYTES_MAX`].
+/// Most bytes of an edit besides its data: four numbers of at most [`SKETCH_BYTES_MAX`].
 pub const EDIT_OVERHEAD_BYTES_MAX: usize = 4 * 4;
 
-/// Most bytes that the entry of a sketch takes beside its name and edits: tag, lengths, kind, pane, version, how many edits.
+/// Most bytes of a sketch entry besides its name and edits: tag, lengths, kind, pane, version, edit
+/// count.
 pub const SKETCH_ENTRY_BYTES_MAX: usize = 1 + 2 + 1 + 10 + 10 + 5;
 
-/// Appends what stands before the edits of a sketch.
+/// Appends the fields before the edits of a sketch.
 pub fn put_sketch(out: &mut Vec<u8>, name: &[u8], (kind, pane): (u8, u64), version: u64, whole: bool) {
     out.push(if whole { SKETCH | IS_WHOLE } else { SKETCH });
     put_varint(out, name.len() as u64);
@@ -476,7 +491,7 @@ pub fn put_sketch(out: &mut Vec<u8>, name: &[u8], (kind, pane): (u8, u64), versi
     put_varint(out, version);
 }
 
-/// Appends how many edits there are, and these; zeros that they end with are left out.
+/// Appends the number of edits and the edits, without their trailing zeros.
 pub fn put_edits<'e>(out: &mut Vec<u8>, edits: impl ExactSizeIterator<Item = PackedEdit<'e>>) {
     put_varint(out, edits.len() as u64);
     for PackedEdit { at, removed, length, bytes } in edits {
@@ -488,43 +503,43 @@ pub fn put_edits<'e>(out: &mut Vec<u8>, edits: impl ExactSizeIterator<Item = Pac
     }
 }
 
-/// Bytes without the zeros they end with.
+/// Returns the bytes without trailing zeros.
 pub fn trim_trailing_zeros(bytes: &[u8]) -> &[u8] {
-    // A large sketch is mostly zeros at first: whole words of them are passed at once.
+    // A large sketch is mostly zeros at first: the loop skips 16 zeros at once.
     let (rest, words) = bytes.as_rchunks::<16>();
     let zeros = words.iter().rev().take_while(|word| **word == [0; 16]).count();
     let bytes = &bytes[..rest.len() + (words.len() - zeros) * 16];
     &bytes[..bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)]
 }
 
-/// The body of a record: when it was written, and its entries.
+/// Body of a record: its time and its entries.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordBody<'a> {
-    /// The engine's time.
+    /// Engine time of the record.
     pub time: Millis,
     entries: &'a [u8],
 }
 
 impl<'a> RecordBody<'a> {
-    /// Reads the time; the entries are read by [`RecordBody::entries`].
+    /// Decodes the time; [`RecordBody::entries`] decodes the entries.
     pub fn decode(bytes: &'a [u8]) -> Result<RecordBody<'a>, UnknownEntry> {
         let mut rest = bytes;
         let time = Millis(take_varint(&mut rest)?);
         Ok(RecordBody { time, entries: rest })
     }
 
-    /// The entries, in order, up to the first one that cannot be read.
+    /// The entries, in order, up to the first unreadable one.
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>, UnknownEntry>> + use<'a> {
         self.entries_with_bytes().map(|entry| entry.map(|(entry, _)| entry))
     }
 
-    /// The same, each with its bytes.
+    /// The entries, each with its bytes.
     pub fn entries_with_bytes(&self) -> EntryIter<'a> {
         EntryIter { rest: self.entries }
     }
 }
 
-/// Entries of a record that were not taken yet.
+/// Iterator over the entries of a record.
 pub struct EntryIter<'a> {
     rest: &'a [u8],
 }
@@ -532,7 +547,7 @@ pub struct EntryIter<'a> {
 impl<'a> Iterator for EntryIter<'a> {
     type Item = Result<(Entry<'a>, &'a [u8]), UnknownEntry>;
 
-    /// Takes the next entry; after one that cannot be read there are no others.
+    /// Decodes the next entry. An unreadable entry ends the iteration.
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
@@ -547,7 +562,8 @@ impl<'a> Iterator for EntryIter<'a> {
 }
 
 impl<'a> EntryIter<'a> {
-    /// Takes the next entry if it is of the sort that nearly all are, without making an [`Entry`] of it; else it is left for [`EntryIter::next`].
+    /// Decodes the next entry if it is a plain cell, the most frequent form, without building an
+    /// [`Entry`]. Leaves any other entry for [`EntryIter::next`].
     #[inline]
     pub fn next_plain_cell(&mut self) -> Option<PlainCell<'a>> {
         let (&tag, mut rest) = self.rest.split_first()?;
@@ -556,7 +572,7 @@ impl<'a> EntryIter<'a> {
         }
         let (name, _) = take_named(&mut rest, tag).ok()?;
         let value = take_zigzag(&mut rest).ok()?;
-        // How many adds that were, and of how much, is nothing to be restored.
+        // A restore does not need the count and the sum of the adds.
         take_varint(&mut rest).ok()?;
         take_varint(&mut rest).ok()?;
         let before = PriorExistence::from_tag(tag).ok()?;
@@ -565,22 +581,22 @@ impl<'a> EntryIter<'a> {
     }
 }
 
-/// A cell of the first epoch that does not expire, of a counter of which this node says nothing on a shared store.
+/// A cell of the first epoch, without an expiry and without own cells on a shared store.
 pub struct PlainCell<'a> {
-    /// The counter's name.
+    /// Name of the counter.
     pub name: &'a [u8],
-    /// Its running value.
+    /// Running value.
     pub value: i64,
-    /// Whether the counter existed before.
+    /// Existence before the entry.
     pub before: PriorExistence,
 }
 
-/// Appends the time with which a body begins.
+/// Appends the time that begins a body.
 pub fn put_time(out: &mut Vec<u8>, time: Millis) {
     put_varint(out, time.0);
 }
 
-/// The check matches, but the body makes no sense: written by something newer, or not by us.
+/// The check matches but the body is invalid: written by a newer program or by another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an entry of a form this program does not know")]
 pub struct UnknownEntry;
@@ -745,7 +761,7 @@ fn take_long_varint(rest: &mut &[u8]) -> Result<u64, UnknownEntry> {
     let mut number = 0u64;
     for (index, byte) in rest.iter().take(10).enumerate() {
         let bits = u64::from(byte & 0x7f);
-        // Of the tenth only one bit is left.
+        // The tenth byte has one bit left.
         if index == 9 && bits > 1 {
             return Err(UnknownEntry);
         }
@@ -832,7 +848,8 @@ mod tests {
             prop_assert_eq!(back.as_slice(), &entries);
         }
 
-        /// Of cells, of bytes that begin like one, and of what is left of them when they are cut: what is a count is the same cell, and everything else is left alone.
+        /// Reads cells, byte strings that begin like a cell, and cut cells. A plain cell decodes to
+        /// the same cell both ways; every other entry is left alone.
         #[test]
         fn a_count_is_what_the_entry_says(
             name in proptest::collection::vec(any::<u8>(), 0..40), epoch in epochs(), value: i64, count: u64, sum: i64,

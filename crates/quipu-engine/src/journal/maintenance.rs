@@ -1,8 +1,12 @@
-//! Tends the journal: prepares segments ahead of the writing, cuts what seal has made superfluous, keeps the control file fresh.
+//! Maintains the journal: prepares segments ahead, cuts sealed records, keeps the control file
+//! current.
 //!
-//! In: calls from the background, and from a worker in need of room. Out: room; a shorter journal; a control file that knows.
+//! In: calls from the background thread, and from a worker that needs room. Out: room, a shorter
+//! journal, a current control file.
 //!
-//! Invariant: one thread at a time (`maintenance`), and whatever the control file is told is durable by then.
+//! Invariants:
+//! - one thread at a time, under the lock `maintenance`;
+//! - everything in the control file is durable by the time it is written there.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,42 +22,44 @@ use super::{Journal, JournalError, io_error};
 use crate::failpoint::step;
 use crate::sync::{Ordering, lock, try_lock};
 
-/// Segments that the cut freed are kept for the next ones up to this many bytes or two segments, whichever is more.
+/// Most bytes of freed segments kept for reuse. The bound is this or two segments, whichever is
+/// more.
 const SPARE_BYTES_MAX: u64 = 64 << 20;
 
-/// Disk space kept for a seal when there is none left.
+/// File that reserves disk space for a seal on a full disk.
 const RESERVE_FILE: &str = "reserve";
 
-/// It is tried this often to have the reserve again: an attempt on a full disk writes until it is refused.
+/// Interval between attempts to recreate the reserve: an attempt on a full disk writes until it is
+/// refused.
 const RESERVE_RETRY_EVERY: Duration = Duration::from_secs(10);
 
-/// What tending works on.
+/// State of the journal's maintenance.
 pub(super) struct MaintenanceState {
     pub(super) control: ControlFile,
-    /// Files that are there for as long as the journal is.
+    /// Files that must exist as long as the journal does.
     pub(super) watched: WatchedFiles,
-    /// Files the cut has freed, all of `segment_bytes`.
+    /// Files freed by the cut, each of `segment_bytes`.
     pub(super) spare_files: Vec<PathBuf>,
-    /// Why the last attempt to prepare a segment failed.
+    /// Reason why the last attempt to prepare a segment failed.
     pub(super) full_reason: Option<String>,
-    /// Whether the reserve is there, and when it was last tried to make it.
+    /// True if the reserve exists; then the time of the last attempt to make it.
     pub(super) has_reserve: bool,
     pub(super) reserve_tried_at: Option<Duration>,
-    /// How many are copying the journal, which is not cut meanwhile.
+    /// Number of copies of the journal in progress; above zero, the journal is not cut.
     pub(super) cut_holds: usize,
 }
 
-/// Keeps the journal from being cut, so that it can be copied; everything else goes on.
+/// Keeps the journal from being cut while a backup copies it. All other work goes on.
 pub(crate) struct CutHold<'j> {
     journal: &'j Journal,
 }
 
 impl CutHold<'_> {
-    /// What the control file says, and the segments that hold the journal from its start to here.
+    /// Returns the control state, and the segments from the journal's start to `end`.
     pub(crate) fn extent(&self, end: Position) -> (ControlState, Vec<Segment>) {
         let maintenance = lock(&self.journal.maintenance);
         let control = *maintenance.control.state();
-        // Also where nothing follows the start yet: the next record goes into that segment.
+        // With nothing after the start yet, this is the segment of the next record.
         let segments = lock(&self.journal.log).segments_between(control.start, end.max(control.start.plus(1)));
         (control, segments)
     }
@@ -66,23 +72,25 @@ impl Drop for CutHold<'_> {
 }
 
 impl Journal {
-    /// Keeps the journal from being cut while this is held.
+    /// Keeps the journal from being cut while the guard lives.
     pub(crate) fn hold_cut(&self) -> CutHold<'_> {
-        // A cut under way has the lock until it is done.
+        // A cut in progress holds this lock until it is done.
         lock(&self.maintenance).cut_holds += 1;
         CutHold { journal: self }
     }
 
-    /// Whether someone keeps it from being cut.
+    /// Returns true while a copy keeps the journal from being cut.
     pub(crate) fn is_cut_held(&self) -> bool {
         lock(&self.maintenance).cut_holds > 0
     }
 
-    /// Prepares segments until there is room ahead again. A full disk is not an error here: writes are refused until it heals.
+    /// Prepares segments until the room ahead is restored. A full disk is not an error here: writes
+    /// are refused until space returns.
     pub fn prepare_segments(&self) -> Result<(), JournalError> {
-        // A worker may have found the disk full for want of more than is kept ahead; whether it still is, nobody else would find out.
+        // A worker may have set "full" for a need larger than the room kept ahead. Only this loop
+        // finds out that the disk has space again.
         while self.is_room_low() || self.is_full() {
-            // One at a time, so that a worker in need gets its turn.
+            // The lock is released after each segment, so that a waiting worker gets its turn.
             if !self.prepare_segment(&mut lock(&self.maintenance))? {
                 break;
             }
@@ -90,10 +98,11 @@ impl Journal {
         self.ensure_reserve(&mut lock(&self.maintenance))
     }
 
-    /// Prepares segments for a worker that found no room for so many bytes, unless someone else just did or the disk is full.
+    /// Prepares segments for a worker that found no room for `bytes`. Does nothing if another
+    /// thread just did, or if the disk is full.
     pub fn prepare_room_now(&self, bytes: usize) -> Result<(), Refusal> {
         let mut maintenance = lock(&self.maintenance);
-        // Whether the disk is still full is for the background to find out, not for every command.
+        // The background thread finds out when the disk has space again; commands do not probe it.
         if let Some(reason) = maintenance.full_reason.clone() {
             return Err(Refusal::NoRoom { reason });
         }
@@ -115,7 +124,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Prepares segments for what was [overdrawn](Journal::overdraw). Without them the journal ends: what was applied cannot be written down, and nobody is told of it.
+    /// Prepares segments for [overcommitted](Journal::overcommit_room) room. On failure the journal
+    /// ends: the applied command cannot be journaled, so no reply confirms it.
     pub fn replenish_room(&self) {
         let mut maintenance = lock(&self.maintenance);
         while self.room.load(Ordering::Acquire) < 0 {
@@ -125,12 +135,12 @@ impl Journal {
         }
     }
 
-    /// Whether the last attempt to prepare a segment found the disk full.
+    /// Returns true if the last attempt to prepare a segment found the disk full.
     pub fn is_full(&self) -> bool {
         lock(&self.maintenance).full_reason.is_some()
     }
 
-    /// The same, without waiting for whoever tends at the moment: then it is not known to be.
+    /// Like `is_full` without waiting for the maintenance lock; false if another thread holds it.
     pub fn is_full_hint(&self) -> bool {
         try_lock(&self.maintenance).is_some_and(|maintenance| maintenance.full_reason.is_some())
     }
@@ -149,7 +159,7 @@ impl Journal {
         let state = *maintenance.control.state();
         let (bytes, number) = (self.options.segment_bytes, state.end);
         let header = SegmentHeader { log: self.log_id, number, base: state.base, bytes };
-        // What an attempt that failed left behind is in the way of the next one.
+        // A failed attempt left this file, which blocks the next one.
         let path = self.dir.join(segment_file(number));
         match self.vfs.remove(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path, "remove", error)),
@@ -162,7 +172,7 @@ impl Journal {
         }
         let segment = Segment::prepare(&*self.vfs, &self.dir, header, spare.as_deref(), self.options.zeros)
             .inspect_err(|_| {
-                // Nor does it keep the last of the space from others meanwhile.
+                // The partial file must not keep the last of the space from others.
                 let _ = self.vfs.remove(&path);
                 if recycled {
                     self.files_bytes.fetch_sub(bytes, Ordering::AcqRel);
@@ -183,13 +193,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether so many bytes more are within the quota; an error of the kind that a full disk gives if not.
+    /// Checks that `bytes` more fit the quota; the error has the same kind as that of a full disk.
     pub fn check_quota(&self, bytes: u64) -> io::Result<()> {
         self.enforce_quota(self.disk_bytes() + self.ledger_growth_bytes.load(Ordering::Acquire) + bytes)
     }
 
-    /// Whether the ledger may grow by so many bytes, with the journal as short as a cut at this place leaves it: a seal must not be kept from giving back what
-    /// the journal has taken. Nor may the journal take meanwhile what the ledger is about to.
+    /// Reserves quota for the ledger to grow by `bytes`. It counts the journal as cut at `at`,
+    /// since a seal must be able to give back the journal's space. The journal cannot take the
+    /// reserved bytes meanwhile.
     pub fn reserve_ledger_growth(&self, at: Position, bytes: u64) -> io::Result<()> {
         self.ledger_growth_bytes.store(bytes, Ordering::Release);
         let freed: u64 = {
@@ -200,12 +211,12 @@ impl Journal {
         self.enforce_quota(files + self.ledger_bytes.load(Ordering::Acquire) + bytes)
     }
 
-    /// What the ledger has grown or shrunk to.
+    /// Sets the size of the ledger.
     pub fn set_ledger_bytes(&self, bytes: u64) {
         self.ledger_bytes.store(bytes, Ordering::Release);
     }
 
-    /// The seal that was to make the ledger grow is over.
+    /// Releases the reserved growth at the end of a seal.
     pub fn release_ledger_growth(&self) {
         self.ledger_growth_bytes.store(0, Ordering::Release);
     }
@@ -219,19 +230,20 @@ impl Journal {
         Err(io::Error::new(io::ErrorKind::StorageFull, reason))
     }
 
-    /// Bytes that files may still take, by the disk and by the quota. What the disk does not tell is taken to be enough.
+    /// Bytes that files may still take, by the disk and by the quota. A disk that does not report
+    /// its free space counts as large enough.
     pub fn free_bytes(&self) -> u64 {
         let quota =
             self.options.disk_bytes_max.map_or(u64::MAX, |bytes_max| bytes_max.saturating_sub(self.disk_bytes()));
         self.vfs.free_bytes(&self.dir).unwrap_or(u64::MAX).min(quota)
     }
 
-    /// Bytes that journal and ledger take, what is kept for later included.
+    /// Bytes taken by journal and ledger, spare files and reserve included.
     pub fn disk_bytes(&self) -> u64 {
         self.files_bytes.load(Ordering::Acquire) + self.ledger_bytes.load(Ordering::Acquire)
     }
 
-    /// Takes disk space for the day when there is none, if there is some to take.
+    /// Reserves disk space for a seal on a full disk, if there is space.
     fn ensure_reserve(&self, maintenance: &mut MaintenanceState) -> Result<(), JournalError> {
         let (bytes, path) = (self.options.reserve_bytes, self.dir.join(RESERVE_FILE));
         let (now, tried_at) = (self.clock.elapsed(), maintenance.reserve_tried_at);
@@ -247,13 +259,13 @@ impl Journal {
                 self.files_bytes.fetch_add(bytes, Ordering::AcqRel);
                 Ok(())
             }
-            // Then there is none; segments come first.
+            // Segments come first: no reserve for now.
             Err(error) if error.is_full() => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Finds what the last life kept for a full disk: on one, there is nothing else to seal with.
+    /// Finds the reserve of the last incarnation. On a full disk, a seal has no other space.
     pub(crate) fn find_reserve(&self) -> Result<(), JournalError> {
         let (mut maintenance, path) = (lock(&self.maintenance), self.dir.join(RESERVE_FILE));
         match self.vfs.open(&path).and_then(|file| file.bytes()) {
@@ -262,14 +274,15 @@ impl Journal {
                 self.files_bytes.fetch_add(bytes, Ordering::AcqRel);
                 Ok(())
             }
-            // Half made, or of a life with other options.
+            // A partial reserve, or one of an incarnation with other options.
             Ok(_) => self.vfs.remove(&path).map_err(|e| io_error(&path, "remove", e)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(io_error(&path, "open", error)),
         }
     }
 
-    /// Gives back disk space that is kept for later, for a seal that found none; whether there was any.
+    /// Gives back spare files and the reserve, for a seal that found no space. Returns true if it
+    /// freed any.
     pub fn release_spare_space(&self) -> Result<bool, JournalError> {
         let mut maintenance = lock(&self.maintenance);
         let mut freed = 0;
@@ -280,7 +293,7 @@ impl Journal {
         if std::mem::take(&mut maintenance.has_reserve) {
             let path = self.dir.join(RESERVE_FILE);
             match self.vfs.remove(&path) {
-                // Somebody else in need of space has removed it.
+                // Another user of the disk has removed it.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path, "remove", error)),
                 _ => freed += self.options.reserve_bytes,
             }
@@ -290,17 +303,18 @@ impl Journal {
         Ok(freed > 0)
     }
 
-    /// Lets the control file know of a life that began after the start.
+    /// Records an incarnation that began after the journal's start.
     pub fn record_incarnation(&self, incarnation: Incarnation) -> Result<(), JournalError> {
         lock(&self.maintenance).control.update(|control| control.incarnation = incarnation)
     }
 
-    /// Lets the control file know what a clean stop is about to make of the version of the present life's registration.
+    /// Records the version that a clean stop is about to give the registration of the present
+    /// incarnation.
     pub fn record_released(&self, released: u32) -> Result<(), JournalError> {
         lock(&self.maintenance).control.update(|control| control.released = released)
     }
 
-    /// Lets the control file know how far the journal is synced; `clean` marks a clean stop.
+    /// Records the synced position; `clean` marks a clean stop.
     pub fn record_synced(&self, clean: bool) -> Result<(), JournalError> {
         let mut maintenance = lock(&self.maintenance);
         let synced = self.synced();
@@ -314,23 +328,26 @@ impl Journal {
         })
     }
 
-    /// Checks that the directory, its control file and its segments are those that this process has open. What is written to a
-    /// file that was removed ends with the process, and a directory without it is refused as damaged.
+    /// Checks that the directory, its control file and its segments are the ones that this process
+    /// has open. Data written to a removed file ends with the process. A directory without that
+    /// file is refused as damaged.
     pub fn check_files(&self) -> Result<(), JournalError> {
-        // Under this lock no segment is made, renamed or removed.
+        // Under this lock no thread creates, renames or removes a segment.
         let maintenance = lock(&self.maintenance);
         maintenance.watched.check(&*self.vfs)?;
         let segments: Vec<Segment> = lock(&self.log).segments.iter().cloned().collect();
         segments.iter().try_for_each(|Segment { path, identity, file, .. }| match file {
             Some(_) => check_identity(&*self.vfs, path, *identity),
-            // Whole and synced; only a file that is open keeps its number everywhere.
+            // A closed segment is whole and synced. Only an open file keeps its number on all file
+            // systems.
             None => check_exists(&*self.vfs, path),
         })
     }
 
-    /// Marks the present end of the journal as a place to cut at.
+    /// Marks the present end of the journal as the next position to cut at.
     pub fn mark_cut(&self) -> Position {
-        // Under the log's lock nothing is handed over, so the chain at this place is not missed.
+        // Under the log's lock no thread writes records, so the chain at this position is not
+        // missed.
         let mut log = lock(&self.log);
         let position = self.reserved();
         let previous = (log.written == position).then_some(log.previous);
@@ -338,7 +355,7 @@ impl Journal {
         position
     }
 
-    /// The marked place and the chain there, once everything before it was handed over.
+    /// The marked position and its chain, once all records before it are written.
     pub fn cut_mark(&self) -> Option<(Position, u32)> {
         let log = lock(&self.log);
         let mark = log.mark?;
@@ -346,7 +363,8 @@ impl Journal {
         Some((mark.position, previous))
     }
 
-    /// Drops what lies before the mark: the ledger has all of it. Not while someone copies the journal; the next cut makes up for it.
+    /// Drops the records before the mark: the ledger has all of them. Does nothing while a copy is
+    /// in progress; the next cut catches up.
     pub fn cut(&self, at: Position, previous: u32) -> Result<(), JournalError> {
         debug_assert!(at <= self.synced());
         let mut maintenance = lock(&self.maintenance);
@@ -369,7 +387,8 @@ impl Journal {
         lock(&self.log).segments.drain(..freed.len());
         self.start.store(at.0, Ordering::Release);
         self.segments.fetch_sub(freed.len() as u64, Ordering::AcqRel);
-        // What was given up for a seal on a full disk is made up for first: a journal that takes it all again could never be cut.
+        // Recreate the reserve before keeping spare files: a journal that takes all space again
+        // could never be cut.
         let reserved = maintenance.has_reserve || self.options.reserve_bytes == 0;
         let keep = if reserved { (SPARE_BYTES_MAX / self.options.segment_bytes).max(2) as usize } else { 0 };
         for segment in freed {
@@ -385,15 +404,17 @@ impl Journal {
         Ok(())
     }
 
-    /// For INFO and the decision to seal: bytes between the start and what is reserved, and how many segments there are.
+    /// Bytes between the start and the reserved end, and the number of segments; for INFO and the
+    /// seal.
     pub fn size(&self) -> (u64, usize) {
-        // Asked for by clients, so it waits for no disk: the locks of tending and writing are held over syncs and writes.
+        // Clients ask for this, so it takes no lock that is held over disk I/O: `maintenance` and
+        // `log` are held over syncs and writes.
         let start = self.start.load(Ordering::Acquire);
         (self.reserved().0.saturating_sub(start), self.segments.load(Ordering::Acquire) as usize)
     }
 }
 
-/// Makes a file that takes so many bytes, unless there is one. It need not survive anything.
+/// Makes a file of `bytes` bytes, unless it exists. The file need not survive a crash.
 fn allocate_file(vfs: &dyn Vfs, path: &Path, bytes: u64) -> io::Result<()> {
     if vfs.open(path).and_then(|file| file.bytes()).is_ok_and(|present| present == bytes) {
         return Ok(());

@@ -1,17 +1,22 @@
-//! One ordered log per node: what is applied is there before anyone is told.
+//! Journals the node's results in one ordered log before any reply confirms them.
 //!
-//! In: records of results, from a turn. Out: positions written and synced, which replies wait for; after a restart, the records
-//! again, in order.
+//! In: records of results, from a turn. Out: written and synced positions, which replies wait for;
+//! after a restart, the records again, in order.
 //!
-//! A commit is two steps, each done by one thread at a time, for all that is filled: [`Journal::write_filled`] chains the records and
-//! writes them, [`Journal::sync`] makes what was written durable. Whoever finds a step taken goes on with other work and is woken.
+//! A commit has two steps, for all filled records. One thread at a time does each step:
+//! 1. [`Journal::write_filled`] chains the records and writes them to the file.
+//! 2. [`Journal::sync`] makes the written bytes durable.
+//!
+//! A thread that finds a step taken goes on with other work and is woken afterwards.
 //!
 //! Invariants:
 //! - the order of records is the order in which their commands were applied;
-//! - `synced` ≤ `written` ≤ reserved, and none of them ever goes back;
-//! - after an error of write or sync nothing more is written, synced or acknowledged: the process ends.
+//! - `synced` ≤ `written` ≤ reserved, and none of them ever decreases;
+//! - after an error of write or sync nothing more is written, synced or acknowledged: the process
+//!   ends.
 //!
-//! Not here: what a record means (`apply`), when to prepare, sync or cut in the background (`driver`).
+//! Not here: the meaning of a record (`apply`), the schedule of preparing, syncing and cutting
+//! (`background`).
 
 pub mod control;
 mod error;
@@ -53,10 +58,11 @@ use crate::options::LEDGER_DIR;
 use crate::overload::{PressureSigns, SYNC_LATE};
 use crate::sync::{Arc, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
 
-/// An fsync slower than this moves commits to a thread, so that workers go on with what needs no disk.
+/// Slow fsync: beyond this, commits move to a thread and workers go on with work that needs no
+/// disk.
 pub const SYNC_SLOW: Duration = Duration::from_millis(10);
 
-/// So many fast fsyncs in a row move commits back to the workers.
+/// Number of consecutive fast fsyncs that move commits back to the workers.
 const SYNC_FAST_RUNS: u64 = 8;
 
 /// Sizes of a journal.
@@ -66,17 +72,21 @@ pub struct JournalOptions {
     pub segment_bytes: u64,
     /// Room kept prepared ahead.
     pub ahead_bytes: u64,
-    /// New segments are filled with zeros, so that syncs touch no metadata. Else their space is reserved, which is half the writing, and enough where nobody waits for syncs.
+    /// True: new segments are filled with zeros, so that syncs touch no metadata. False: their
+    /// space is only allocated. That writes half as much, and is enough if no reply waits for
+    /// syncs.
     pub zeros: bool,
-    /// Most bytes applied but not yet handed over; beyond it, writes are refused.
+    /// Most bytes applied but not yet written; beyond it, writes are refused.
     pub pending_bytes_max: u64,
-    /// Journal and ledger take this much of the disk at most.
+    /// Most bytes of disk for journal and ledger.
     pub disk_bytes_max: Option<u64>,
-    /// Disk space kept for a seal when there is none left.
+    /// Disk space reserved for a seal on a full disk.
     pub reserve_bytes: u64,
 }
 
-/// Memory of what was handed over is kept for the next time up to this: what a turn of a worker with short pipelines brings. A megabyte showed in what a server with a small memory limit takes.
+/// Most bytes of a write buffer kept for reuse: the records of one turn of a worker with short
+/// pipelines. A buffer of one megabyte was visible in the footprint of a server with a small memory
+/// limit.
 const SPARE_BUFFER_BYTES_MAX: usize = 128 << 10;
 
 /// The journal of a running node.
@@ -84,44 +94,46 @@ pub struct Journal {
     vfs: Arc<dyn Vfs>,
     clock: Arc<dyn Clock>,
     dir: PathBuf,
-    /// Drawn when the directory was made.
+    /// Log id, drawn when the directory was made.
     log_id: u64,
     options: JournalOptions,
-    /// A leaf: no other lock is taken while it is held.
+    /// A leaf lock: no other lock is taken while it is held.
     pending: Mutex<PendingRecords>,
-    /// Held by the thread that hands over. Apart from `log`, which others hold for moments: whoever finds this one taken may rely on
-    /// its holder to look, after letting go, for what was filled meanwhile.
+    /// Held by the thread that writes records. It is separate from `log`, which others hold
+    /// briefly. A thread that finds this lock taken relies on the holder to look for newly filled
+    /// records after it releases the lock.
     write_lock: Mutex<()>,
-    /// Held while records are written, and for moments to add, drop and look up segments.
+    /// Held during a write of records, and briefly to add, drop and look up segments.
     log: Mutex<SegmentLog>,
     /// Held during an fsync.
     sync_lock: Mutex<()>,
-    /// Held while segments are prepared or cut and while the control file is written.
+    /// Held while segments are prepared or cut, and while the control file is written.
     maintenance: Mutex<MaintenanceState>,
     written: AtomicU64,
     synced: AtomicU64,
-    /// Bytes of prepared segments that no admitted command has been promised.
+    /// Bytes of prepared segments that are not reserved for an admitted command.
     room: AtomicI64,
-    /// Where the first record that counts stands, and how many segments there are; for [`Journal::size`].
+    /// Position of the first live record; then the number of segments. For [`Journal::size`].
     start: AtomicU64,
     segments: AtomicU64,
     waiters: Waiters,
     /// Set once, by the first error of write or sync.
     failure_reason: OnceLock<String>,
     on_failure: Arc<dyn Fn(&str) + Send + Sync>,
-    /// How long the newest slow fsync took, in microseconds: commits belong to the driver's thread for now. 0: they are fast.
+    /// Duration of the newest slow fsync, in microseconds; while it is set, the background thread
+    /// commits. 0: syncs are fast.
     slow_micros: AtomicU64,
     fast_runs: AtomicU64,
-    /// Bytes of all files of the journal, and of the ledger: what the quota is about.
+    /// Bytes of all files of the journal; then bytes of the ledger. The quota limits their sum.
     files_bytes: AtomicU64,
     ledger_bytes: AtomicU64,
-    /// What the ledger is about to grow by.
+    /// Bytes by which the ledger is about to grow.
     ledger_growth_bytes: AtomicU64,
-    /// Commands that found no room prepared.
+    /// Number of commands that found no room prepared.
     shortages: AtomicU64,
-    /// When the sync began that is under way, in microseconds, and one more; 0: none is.
+    /// Start of the sync in progress, in microseconds, plus one; 0: no sync in progress.
     sync_began_micros: AtomicU64,
-    /// For INFO and metrics.
+    /// Sync durations, for INFO and metrics.
     pub(crate) sync_times: SyncTimes,
 }
 
@@ -167,7 +179,8 @@ impl Journal {
                 cut_holds: 0,
             }),
             written: AtomicU64::new(tail.position.0),
-            // What is in the files but was not known to be synced may still be lost: it counts as synced only after a sync.
+            // Bytes in the files that are not known to be synced may still be lost: only a sync
+            // counts.
             synced: AtomicU64::new(tail.synced.0),
             room: AtomicI64::new(room as i64),
             start: AtomicU64::new(control_state.start.0),
@@ -186,20 +199,21 @@ impl Journal {
         }
     }
 
-    /// The disk it is on.
+    /// The file system of the journal.
     pub(crate) fn vfs(&self) -> &dyn Vfs {
         &*self.vfs
     }
 
-    // ---- room -------------------------------------------------------------------------------------------------------------
+    // ---- room ----
 
-    /// Promises room for this many bytes, or refuses.
+    /// Reserves room for `bytes`, or refuses.
     pub fn reserve_room(&self, bytes: usize) -> Result<(), Refusal> {
         let behind_bytes = lock(&self.pending).end().0 - self.written.load(Ordering::Acquire);
         if behind_bytes > 0 && behind_bytes + bytes as u64 > self.options.pending_bytes_max {
             return Err(Refusal::Behind { behind_bytes });
         }
-        // Not subtract and give back: in between, another turn would be refused for room that is there.
+        // One atomic step. With subtract and give back, another turn could be refused although room
+        // exists.
         let left = |room: i64| room.checked_sub(bytes as i64).filter(|left| *left >= 0);
         if self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok() {
             return Ok(());
@@ -211,43 +225,47 @@ impl Journal {
         Err(Refusal::NoRoom { reason })
     }
 
-    /// Keeps room that nobody is promised: a start on a full disk must write a record, and so must those after it.
+    /// Keeps room unreserved: a start on a full disk must write a record, and so must the starts
+    /// after it.
     pub fn reserve_start_room(&self) {
         /// About twenty starts.
         const STARTS_BYTES: i64 = 1024;
         self.room.fetch_sub(STARTS_BYTES, Ordering::AcqRel);
     }
 
-    /// Gives back what was promised and not used.
+    /// Returns room that was reserved and not used.
     pub fn return_room(&self, bytes: usize) {
         self.room.fetch_add(bytes as i64, Ordering::AcqRel);
     }
 
-    /// Takes room that nobody promised, for a record that has its place already. Until it is [made up](Journal::make_up) for, others may be refused.
+    /// Takes unreserved room, for a record that already has its position. Until
+    /// [`Journal::replenish_room`], other commands may be refused.
     pub fn overcommit_room(&self, bytes: usize) {
         self.room.fetch_sub(bytes as i64, Ordering::AcqRel);
     }
 
-    /// Whether segments should be prepared.
+    /// Returns true if segments should be prepared.
     pub fn is_room_low(&self) -> bool {
         self.room.load(Ordering::Acquire) < self.options.ahead_bytes as i64
     }
 
-    // ---- reserve, fill, hand over, sync -------------------------------------------------------------------------------------
+    // ---- reserve, fill, write, sync ----
 
-    /// Takes the next place for a record of this length. Called under the lock of the table shards it speaks of, with room.
+    /// Reserves the next range for a record of `bytes`. The caller holds the lock of the record's
+    /// table shards, and has room.
     pub fn reserve(&self, bytes: usize) -> Position {
         lock(&self.pending).reserve(bytes)
     }
 
-    /// Brings the bytes of reserved places.
+    /// Copies record bytes into reserved ranges.
     pub fn fill<'r>(&self, records: impl IntoIterator<Item = (Position, &'r [u8])>) {
         let mut pending = lock(&self.pending);
         let blocked = !pending.has_filled();
         for (position, record) in records {
             pending.fill(position, record);
         }
-        // Others may wait behind the place that was empty until now, and we may not be going to commit.
+        // Other threads may wait behind the range that was empty until now, and this thread may not
+        // commit.
         let unblocked = blocked && pending.has_filled();
         drop(pending);
         if unblocked {
@@ -255,14 +273,15 @@ impl Journal {
         }
     }
 
-    /// Hands all that is filled to the operating system. Does nothing if another thread is at it.
+    /// Writes all filled records to the file. Does nothing if another thread is writing.
     pub fn write_filled(&self) {
         let Some(write_guard) = try_lock(&self.write_lock) else { return };
         let before = self.written();
         self.write_filled_locked(&mut lock(&self.log));
         let progress = before < self.written();
         drop(write_guard);
-        // Who filled something meanwhile may have found us at it, and waits for a word from us.
+        // A thread that filled a record meanwhile found this one writing, and waits for its
+        // wake-up.
         if progress || lock(&self.pending).has_filled() {
             self.waiters.wake();
         }
@@ -298,7 +317,7 @@ impl Journal {
         self.written.store(position.0, Ordering::Release);
     }
 
-    /// Makes all that was handed over durable. Does nothing if another thread is at it.
+    /// Makes all written records durable. Does nothing if another thread is syncing.
     pub fn sync(&self) {
         let Some(sync_guard) = try_lock(&self.sync_lock) else { return };
         let (from, to) = (self.synced(), self.written());
@@ -321,15 +340,17 @@ impl Journal {
             }
         }
         drop(sync_guard);
-        // As in `write_filled`: what was written meanwhile may belong to one who found us at it.
+        // As in `write_filled`: records written meanwhile may belong to a thread that found this
+        // one syncing.
         if from < to || self.synced() < self.written() {
             self.waiters.wake();
         }
     }
 
-    /// Waits until all that is filled was handed over; for the background, whose records may be large.
+    /// Waits until all filled records are written; for the background thread, with its large
+    /// records.
     pub fn drain_filled(&self) -> Result<(), Refusal> {
-        // Blocking on purpose: whoever is handing over is writing, and then it is our turn.
+        // Blocks on purpose: the holder of the lock is writing, and then it is this thread's turn.
         drop(lock(&self.write_lock));
         self.write_filled();
         match self.failure() {
@@ -348,7 +369,7 @@ impl Journal {
         }
     }
 
-    /// How it does, for [`Pressure`](crate::overload::Pressure).
+    /// Signs of pressure, for [`Pressure`](crate::overload::Pressure).
     pub fn pressure_signs(&self) -> PressureSigns {
         let written = self.written();
         let behind_bytes = lock(&self.pending).end().0.saturating_sub(written.0);
@@ -361,12 +382,12 @@ impl Journal {
         }
     }
 
-    /// Whether commits belong to the driver's thread at the moment.
+    /// Returns true while the background thread commits.
     pub fn is_slow(&self) -> bool {
         self.slow_sync().is_some()
     }
 
-    /// How long the fsync took for which they do.
+    /// Duration of the slow fsync that moved commits to the background thread.
     pub fn slow_sync(&self) -> Option<Duration> {
         let micros = self.slow_micros.load(Ordering::Acquire);
         (micros > 0).then(|| Duration::from_micros(micros))
@@ -381,45 +402,45 @@ impl Journal {
         self.waiters.wake();
     }
 
-    /// Why the journal takes nothing more, if it has failed.
+    /// Reason why the journal accepts nothing more, if it has failed.
     pub fn failure(&self) -> Option<&str> {
         self.failure_reason.get().map(String::as_str)
     }
 
-    // ---- positions ------------------------------------------------------------------------------------------------------------
+    // ---- positions ----
 
-    /// Handed to the operating system up to here.
+    /// Position up to which records are written to the file.
     pub fn written(&self) -> Position {
         Position(self.written.load(Ordering::Acquire))
     }
 
-    /// Synced up to here.
+    /// Position up to which records are synced.
     pub fn synced(&self) -> Position {
         Position(self.synced.load(Ordering::Acquire))
     }
 
-    /// Reserved up to here.
+    /// Position up to which ranges are reserved.
     pub fn reserved(&self) -> Position {
         lock(&self.pending).end()
     }
 
-    /// Whether a reply that waits for this may leave.
+    /// Returns true if a reply with this wait may leave.
     pub fn has_reached(&self, wait: Wait) -> bool {
         wait.written <= self.written() && wait.synced <= self.synced()
     }
 
-    /// Lets everyone who waits look again.
+    /// Wakes all waiters to check their positions again.
     pub fn wake_all(&self) {
         self.waiters.wake();
     }
 
-    /// Asks to be woken after the next step of a commit.
+    /// Registers a waker for the next step of a commit.
     pub fn register_waker(&self, waker: &Waker) {
         self.waiters.add(waker);
     }
 }
 
-/// Reads until the buffer is full or the file ends; returns how much there was.
+/// Reads until the buffer is full or the file ends; returns the number of bytes read.
 pub(crate) fn read_full(file: &dyn VfsFile, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {

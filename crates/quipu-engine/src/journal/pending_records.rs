@@ -1,13 +1,14 @@
-//! Records that have a place in the stream but are not handed over yet.
+//! Buffers records that have a range in the stream but are not written yet.
 //!
-//! A place is reserved while the lock of the table shard is held, so places are in the order in which commands were applied. The
-//! bytes may come later; what is handed over ends before the first place that is still empty.
+//! A range is reserved under the lock of the table shard, so ranges are in the order in which
+//! commands were applied. The record bytes may come later. A write ends before the first range that
+//! is still empty.
 
 use std::collections::VecDeque;
 
 use super::format::Position;
 
-/// The stretch of the stream between what was handed over and what was reserved.
+/// The part of the stream between the written and the reserved position.
 pub struct PendingRecords {
     /// Position of the first byte of `bytes`.
     base: Position,
@@ -25,21 +26,21 @@ struct ReservedRange {
 /// Whole records, ready to be chained and written.
 #[derive(Default)]
 pub struct FilledRecords {
-    /// Where the first one goes.
+    /// Position of the first record.
     pub base: Position,
-    /// All of them, headers still empty.
+    /// Bytes of all records, headers still empty.
     pub bytes: Vec<u8>,
-    /// The length of each.
+    /// Length of each record.
     pub lengths: Vec<usize>,
 }
 
 impl PendingRecords {
-    /// Nothing is pending; the next place is at `base`.
+    /// Creates an empty buffer; the next range begins at `base`.
     pub fn new(base: Position) -> PendingRecords {
         PendingRecords { base, bytes: Vec::new(), ranges: VecDeque::new() }
     }
 
-    /// Takes the next place, for a record of this length.
+    /// Reserves the next range, for a record of `bytes`.
     pub fn reserve(&mut self, bytes: usize) -> Position {
         let position = self.end();
         self.bytes.resize(self.bytes.len() + bytes, 0);
@@ -47,7 +48,7 @@ impl PendingRecords {
         position
     }
 
-    /// Brings the bytes of a reserved place.
+    /// Copies the bytes of a record into its reserved range.
     pub fn fill(&mut self, position: Position, record: &[u8]) {
         let at = (position.0 - self.base.0) as usize;
         self.bytes[at..at + record.len()].copy_from_slice(record);
@@ -58,7 +59,8 @@ impl PendingRecords {
         range.is_filled = true;
     }
 
-    /// Takes what is filled, up to the first place that is not. What was taken before and is written leaves its memory.
+    /// Takes the filled records, up to the first empty range. `written` is the previous result, and
+    /// gives its memory.
     pub fn take_filled(&mut self, written: FilledRecords) -> FilledRecords {
         let FilledRecords { bytes: mut rest, mut lengths, .. } = written;
         rest.clear();
@@ -74,12 +76,12 @@ impl PendingRecords {
         FilledRecords { base, bytes, lengths }
     }
 
-    /// Whether there is something to take.
+    /// Returns true if there are records to take.
     pub fn has_filled(&self) -> bool {
         self.ranges.front().is_some_and(|range| range.is_filled)
     }
 
-    /// Where the next place will be.
+    /// Position of the next range.
     pub fn end(&self) -> Position {
         self.base.plus(self.bytes.len() as u64)
     }

@@ -1,11 +1,12 @@
-//! Reads the journal back: every whole record in order, up to the tail, or the damage that forbids to go on.
+//! Reads the journal back: every whole record in order, up to the tail or to fatal damage.
 //!
-//! In: the files of a directory. Out: records, and a [`Tail`] to write on from.
+//! In: the files of a directory. Out: records, and a [`Tail`] at which writing continues.
 //!
 //! Invariants:
-//! - a record is given out only if its check, its position and its place in the chain are right;
-//! - what stops the reading is a torn tail only if nothing says that the journal was ever synced beyond it: not the control file,
-//!   not a record before it, not a record behind it. Otherwise it is damage, and nobody starts on a guess.
+//! - a record is returned only if its check, its position and its chain are right;
+//! - an unreadable record is a torn tail only without evidence of a sync beyond it. The evidence
+//!   may be in the control file, in a record before it, or in one behind it. With evidence it is
+//!   damage, and the start refuses it.
 
 use std::path::{Path, PathBuf};
 
@@ -17,59 +18,60 @@ use super::segments::{Segment, segment_file, segment_number};
 use super::{Damage, JournalError, io_error};
 use crate::sync::Arc;
 
-/// A candidate for evidence up to this long is always looked at.
+/// A sync-evidence candidate up to this length is always checked.
 const SHORT_CANDIDATE_BYTES: usize = 4 << 10;
 
-/// Longer ones as long as they do not add up to more than this.
+/// Longer candidates are checked up to this many bytes in all.
 const LONG_CANDIDATES_BYTES: usize = 64 << 20;
 
-/// The stream is read in pieces of this size.
+/// Size of the pieces in which the stream is read.
 const READ_BYTES: usize = 1 << 20;
 
 /// A whole record, checked.
 pub struct Record<'a> {
-    /// Where it begins.
+    /// Position of its first byte.
     pub position: Position,
-    /// Its length, header included.
+    /// Length, header included.
     pub bytes: usize,
-    /// What its header says.
+    /// Its header.
     pub header: RecordHeader,
-    /// When it was written, and what.
+    /// Its time and its entries.
     pub body: RecordBody<'a>,
 }
 
 impl Record<'_> {
-    /// Where it ends, and the next one begins.
+    /// Position of its end, where the next record begins.
     pub fn end(&self) -> Position {
         self.position.plus(self.bytes as u64)
     }
 }
 
-/// Where the records end.
+/// End of the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tail {
-    /// The next record goes here.
+    /// Position of the next record.
     pub position: Position,
     /// The chain there.
     pub previous: u32,
-    /// How far the journal is known to have been synced.
+    /// Position up to which the journal is known to be synced.
     pub synced: Position,
-    /// What stood behind the last record, if anything did.
+    /// The torn record behind the last one, if there is one.
     pub torn: Option<TornTail>,
 }
 
-/// A tail that was being written when the node stopped: never acknowledged as synced, so it is cut.
+/// A record that was being written when the node stopped. It was never acknowledged as synced, so
+/// it is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TornTail {
-    /// In which file.
+    /// The file.
     pub file: PathBuf,
-    /// At which byte of it.
+    /// Byte offset in the file.
     pub offset: u64,
-    /// What is wrong there.
+    /// Description of the fault.
     pub reason: &'static str,
 }
 
-/// The segments of a directory, as the control file says they ought to be.
+/// The segments of a directory, as the control file demands them.
 pub struct SegmentList {
     /// The segments that hold the journal, contiguous, oldest first.
     pub segments: Vec<Segment>,
@@ -77,7 +79,8 @@ pub struct SegmentList {
     pub leftovers: Vec<PathBuf>,
 }
 
-/// Finds the segment files. Refuses when one that must be there is not, or is not what its name says.
+/// Finds the segment files. Refuses if a required one is missing, or is not the one that its name
+/// indicates.
 pub fn find_segments(vfs: &dyn Vfs, dir: &Path, control: &ControlState) -> Result<SegmentList, JournalError> {
     let files = vfs.list(dir).map_err(|e| io_error(dir, "list", e))?;
     let mut numbers: Vec<u64> = files.iter().filter_map(|file| segment_number(file)).collect();
@@ -92,7 +95,7 @@ pub fn find_segments(vfs: &dyn Vfs, dir: &Path, control: &ControlState) -> Resul
         let base = segments.last().map(|segment| segment.end);
         match Segment::open_checked(vfs, dir, control.log, number, base) {
             Ok(segment) => segments.push(segment),
-            // Being prepared when the node stopped: it was never used.
+            // The node stopped while it prepared this segment: it was never used.
             Err(JournalError::Damage(_)) if !required => break,
             Err(error) => return Err(error),
         }
@@ -111,7 +114,7 @@ pub fn find_segments(vfs: &dyn Vfs, dir: &Path, control: &ControlState) -> Resul
     Ok(SegmentList { segments, leftovers })
 }
 
-/// Opens the control file of a directory that must have one if it has segments.
+/// Opens the control file of a directory, which must have one if it has segments.
 pub fn open_control(vfs: &dyn Vfs, dir: &Path) -> Result<Option<ControlFile>, JournalError> {
     if let Some(control) = ControlFile::open(vfs, dir)? {
         return Ok(Some(control));
@@ -132,7 +135,7 @@ pub fn open_control(vfs: &dyn Vfs, dir: &Path) -> Result<Option<ControlFile>, Jo
     }
 }
 
-/// Reads every record from the start to the tail and hands each to `visit`.
+/// Reads every record from the start to the tail and passes each to `visit`.
 pub fn replay(
     vfs: &dyn Vfs,
     control: &ControlState,
@@ -165,7 +168,8 @@ pub fn replay(
             format!("{found}, though the record at position {behind} says it was synced up to position {synced}");
         return Err(damage_at(segments, tail.position, reason).into());
     }
-    // After a clean stop nothing was being written: what stands behind is what a recycled segment held before.
+    // After a clean stop no record was being written: the bytes behind belong to a recycled
+    // segment.
     let reason = reason.filter(|_| !(control.clean && tail.position == control.synced));
     tail.torn = reason.map(|reason| {
         let at = damage_at(segments, tail.position, String::new());
@@ -174,7 +178,7 @@ pub fn replay(
     Ok(tail)
 }
 
-/// Names the file and offset of a position.
+/// Builds the damage at a position, with its file and offset.
 pub fn damage_at(segments: &[Segment], position: Position, reason: String) -> Damage {
     let index = segments.partition_point(|segment| segment.end <= position);
     match segments.get(index).or(segments.last()) {
@@ -221,12 +225,16 @@ fn read_record<'s>(
     Ok(ReadStep::Record(header, record))
 }
 
-/// Looks behind the place where the reading stopped for a whole record that knew the journal to be synced beyond it.
+/// Searches behind the stopping point for a whole record written when the journal was synced beyond
+/// it.
 ///
-/// Cheap, although it looks at every byte: only where the eight bytes of `synced` lie between the place and the candidate itself
-/// is a check computed, and old records of recycled segments all speak of positions before it. Names are the clients' to choose, and one
-/// full of such bytes looks like many candidates: long ones are computed only up to a bound in all. Short records are the rule, so evidence
-/// is found all the same.
+/// The search scans every byte, yet is cheap. It computes a check only if the candidate's `synced`
+/// lies between the stopping point and the candidate itself. Old records of recycled segments all
+/// refer to positions before it.
+///
+/// Clients choose the names, and a name full of such bytes looks like many candidates. Long
+/// candidates are therefore checked only up to a bound in all. Most records are short, so evidence
+/// is still found.
 fn find_sync_evidence(
     stream: &mut SegmentStream<'_>,
     stopped: Position,
@@ -281,7 +289,7 @@ impl SegmentStream<'_> {
         Ok(self.window_at(position, bytes)?.map(|window| &window[..bytes]))
     }
 
-    /// All that is in the window from `position` on, after making sure that it is at least `bytes`.
+    /// The rest of the window from `position` on, at least `bytes` long.
     fn window_at(&mut self, position: Position, bytes: usize) -> Result<Option<&[u8]>, JournalError> {
         let mut from = (position.0 - self.base.0) as usize;
         if from + bytes > self.window.len() {

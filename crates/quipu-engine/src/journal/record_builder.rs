@@ -1,4 +1,4 @@
-//! A record being drafted while its run is applied.
+//! Builds the journal record of a run while the run is applied.
 
 use quipu_model::{Epoch, Millis};
 
@@ -8,15 +8,15 @@ use super::format::{Entry, PackedEdit, PriorExistence, RECORD_HEADER_BYTES, put_
 #[derive(Default)]
 pub struct RecordBuilder {
     bytes: Vec<u8>,
-    /// Where the open record begins.
+    /// Offset of the open record.
     start: usize,
     is_open: bool,
     last_add: Option<LastAdd>,
 }
 
-/// The newest entry, if it was an add: another add to the same counter in the same run takes its place.
+/// The newest entry, if it was an add. Another add to the same counter in the same run replaces it.
 struct LastAdd {
-    /// Where the entry begins, and its name in it.
+    /// Offset of the entry, with its name.
     at: usize,
     hash: u64,
     epoch: Epoch,
@@ -25,38 +25,41 @@ struct LastAdd {
     before: PriorExistence,
 }
 
-/// Room for the first record: one of a counter with a name of common length takes no more, and most turns of a connection with one command in flight write no more.
+/// Initial buffer capacity. A record with one name of common length fits. Most turns of a
+/// connection with one command in flight write no more.
 const FIRST_BYTES: usize = 240;
 
 impl RecordBuilder {
     /// No records.
     pub const EMPTY: RecordBuilder = RecordBuilder { bytes: Vec::new(), start: 0, is_open: false, last_add: None };
 
-    /// How many bytes it has memory for.
+    /// Capacity of the buffer in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Forgets all records, which were filled, and keeps their memory.
+    /// Discards all records after they were filled, and keeps the buffer.
     pub fn clear(&mut self) {
         self.bytes.clear();
         (self.start, self.is_open, self.last_add) = (0, false, None);
     }
 
-    /// Adds an entry, opening a record if none is.
+    /// Adds an entry, opening a record if none is open.
     pub fn push(&mut self, time: Millis, entry: &Entry<'_>) {
         self.open_record(time);
         self.last_add = None;
         entry.encode(&mut self.bytes);
     }
 
-    /// Adds the result of an add. Adds to one counter in a row become one entry: the newest value, their count and sum.
+    /// Adds the result of an add. Consecutive adds to one counter become one entry: the newest
+    /// value, their count and sum.
     pub fn push_add(&mut self, time: Millis, hash: u64, (name, epoch): (&[u8], Epoch), result: AddResult<'_>) {
         self.open_record(time);
         let AddResult { value, expires_at, delta, mut before, own } = result;
         let (mut count, mut sum) = (1, delta);
         if let Some(last) = &self.last_add {
-            // Equal hashes of different names would merge two counters: the hash is keyed and 64 bits wide, but names decide.
+            // Equal hashes of different names would merge two counters. The hash is keyed and 64
+            // bits wide, but the names decide.
             let same = last.hash == hash && last.epoch == epoch && self.has_name_at(last.at, name);
             if let (true, Some(total)) = (same, last.sum.checked_add(delta)) {
                 (count, sum, before) = (last.count + 1, total, last.before);
@@ -67,7 +70,7 @@ impl RecordBuilder {
         Entry::Cell { name, epoch, value, expires_at, count, sum, before, own }.encode(&mut self.bytes);
     }
 
-    /// Adds what changed in a sketch: of the bodies of its name that of this pane.
+    /// Adds the changes to one body of a sketch, that of `pane`.
     pub fn push_sketch<'e>(
         &mut self,
         time: Millis,
@@ -81,12 +84,13 @@ impl RecordBuilder {
         put_edits(&mut self.bytes, edits);
     }
 
-    /// Opens a record that says nothing but the time, if none is open.
+    /// Opens a record with only its time, if none is open.
     pub fn ensure_record(&mut self, time: Millis) {
         self.open_record(time);
     }
 
-    /// Closes the open record; returns where it is in [`RecordBuilder::bytes`], or `None` if nothing was written.
+    /// Closes the open record. Returns its range in [`RecordBuilder::bytes`], or `None` if there is
+    /// no record.
     pub fn close_record(&mut self) -> Option<std::ops::Range<usize>> {
         self.last_add = None;
         if !std::mem::take(&mut self.is_open) {
@@ -95,7 +99,7 @@ impl RecordBuilder {
         Some(self.start..self.bytes.len())
     }
 
-    /// All records drafted so far, headers empty.
+    /// All records built so far, headers empty.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -104,7 +108,7 @@ impl RecordBuilder {
         if !self.is_open {
             self.is_open = true;
             self.start = self.bytes.len();
-            // Growing to it byte by byte cost more than everything else that is done for a record.
+            // Growing byte by byte cost more than all other work on a record.
             self.bytes.reserve(FIRST_BYTES);
             self.bytes.resize(self.start + RECORD_HEADER_BYTES, 0);
             put_time(&mut self.bytes, time);
@@ -112,24 +116,24 @@ impl RecordBuilder {
     }
 
     fn has_name_at(&self, at: usize, name: &[u8]) -> bool {
-        // Behind the tag stands the length of the name, in one byte or two, then the name.
+        // Behind the tag: the length of the name in one or two bytes, then the name.
         let skip = if name.len() < 0x80 { 2 } else { 3 };
         self.bytes.get(at + skip..at + skip + name.len()) == Some(name)
     }
 }
 
-/// What an add did.
+/// The result of an add.
 #[derive(Debug, Clone, Copy)]
 pub struct AddResult<'o> {
-    /// The value after it.
+    /// Value after the add.
     pub value: i64,
-    /// The counter's expiry after it.
+    /// Expiry after the add.
     pub expires_at: Option<Millis>,
-    /// What was added.
+    /// The added amount.
     pub delta: i64,
-    /// Whether the counter existed before it.
+    /// Existence before the add.
     pub before: PriorExistence,
-    /// What this node says of it on a shared store; empty without one.
+    /// This node's own cells of the counter on the shared store; empty without one.
     pub own: &'o [u8],
 }
 

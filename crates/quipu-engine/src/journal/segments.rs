@@ -1,13 +1,14 @@
-//! The segment files: prepared ahead, written in order, recycled after the cut.
+//! Manages the segment files: prepared ahead, written in order, recycled after the cut.
 //!
-//! In: handed-over bytes, from the commit. Out: files whose bytes, taken one after another, are the stream of records.
+//! In: record bytes, from the commit. Out: files that together hold the stream of records.
 //!
 //! Invariants:
 //! - segments are contiguous: each begins at the position where the one before it ends;
-//! - a segment is used only after its header, its full length and its name are durable and the control file knows of it, so a
-//!   commit changes no metadata and a segment that is missing at start is known to be missing.
+//! - a segment is used only after its header, its full length and its name are durable, and the
+//!   control file lists it. So a commit changes no metadata, and a start detects a missing segment.
 //!
-//! Not here: when to prepare or cut (`driver`), what the bytes mean (`format`).
+//! Not here: the schedule of preparing and cutting (`background`), the meaning of the bytes
+//! (`format`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,31 +21,33 @@ use super::pending_records::FilledRecords;
 use super::{Damage, JournalError, io_error};
 use crate::sync::Arc;
 
-/// The name of a segment file.
+/// Name of a segment file.
 pub fn segment_file(number: u64) -> String {
     format!("journal-{number:016x}.seg")
 }
 
-/// The number in a segment's file name; `None` for other files.
+/// Number in the name of a segment file; `None` for other files.
 pub fn segment_number(file: &str) -> Option<u64> {
     let digits = file.strip_prefix("journal-")?.strip_suffix(".seg")?;
     (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// An open segment file.
+/// A segment file.
 #[derive(Clone)]
 pub struct Segment {
-    /// As in the file name.
+    /// Segment number, as in the file name.
     pub number: u64,
-    /// Where its part of the stream begins.
+    /// Position of its first byte.
     pub base: Position,
-    /// Where its part of the stream ends.
+    /// Position behind its last byte.
     pub end: Position,
-    /// The file, while there is something to write or sync in it: a long journal of small segments must not hold all of them open.
+    /// The open file, as long as it needs writes or syncs. A long journal of small segments must
+    /// not keep all of them open.
     pub file: Option<Arc<dyn VfsFile>>,
-    /// Where it is, for error messages and recycling.
+    /// Path, for error messages and recycling.
     pub path: PathBuf,
-    /// The file system's number of the file while it is open, by which it is known from one that has taken its place.
+    /// File id while the file is open. It distinguishes the file from a replacement at the same
+    /// path.
     pub identity: u64,
 }
 
@@ -59,14 +62,14 @@ impl Segment {
         SEGMENT_HEADER_BYTES + (self.end.0 - self.base.0)
     }
 
-    /// Opens the file, to write it or to sync it.
+    /// Opens the file, to write or to sync it.
     pub fn reopen(&mut self, vfs: &dyn Vfs) -> Result<(), JournalError> {
         self.file = Some(vfs.open(&self.path).map_err(|e| io_error(&self.path, "open", e))?);
         self.identity = vfs.identity(&self.path).map_err(|e| io_error(&self.path, "look at", e))?;
         Ok(())
     }
 
-    /// Checks the header and length of an existing segment against what they ought to be.
+    /// Checks the header and the length of an existing segment.
     pub fn open_checked(
         vfs: &dyn Vfs,
         dir: &Path,
@@ -76,7 +79,8 @@ impl Segment {
     ) -> Result<Segment, JournalError> {
         let path = dir.join(segment_file(number));
         let bad = |reason: String| JournalError::from(Damage { file: path.clone(), offset: 0, position: None, reason });
-        // A file that is not there is damage; one that cannot be opened just now, for want of descriptors say, is not.
+        // A missing file is damage. A file that cannot be opened now, for lack of descriptors for
+        // example, is not.
         let file = vfs.open(&path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => bad("it is missing".to_owned()),
             _ => io_error(&path, "open", e),
@@ -103,7 +107,7 @@ impl Segment {
         Ok(Segment { number, base: header.base, end, file: None, path, identity })
     }
 
-    /// Makes a segment, from a file that is no longer needed if there is one. On return it is durable.
+    /// Makes a segment, durably on return. Reuses a spare file if there is one.
     pub fn prepare(
         vfs: &dyn Vfs,
         dir: &Path,
@@ -130,26 +134,26 @@ impl Segment {
     }
 }
 
-/// The live segments, oldest first, and how far they are written.
+/// The live segments, oldest first, and their written position.
 pub struct SegmentLog {
     /// Contiguous.
     pub segments: VecDeque<Segment>,
-    /// Everything before this was handed to the operating system.
+    /// Position up to which records are written to the file.
     pub written: Position,
     /// The chain there.
     pub previous: u32,
-    /// Where seal wants to cut.
+    /// The requested cut of the seal.
     pub mark: Option<CutMark>,
-    /// What was handed over last, for its memory.
+    /// The last written buffers, kept for their memory.
     pub spare_buffers: FilledRecords,
 }
 
-/// A place to cut at.
+/// A position to cut at.
 #[derive(Debug, Clone, Copy)]
 pub struct CutMark {
-    /// A record begins here.
+    /// Start of a record.
     pub position: Position,
-    /// The chain there, known once that record is handed over.
+    /// The chain there, known once that record is written.
     pub previous: Option<u32>,
 }
 
@@ -161,7 +165,7 @@ impl SegmentLog {
         }
     }
 
-    /// Writes bytes that follow what was written last. Room was reserved, so there are segments for all of them.
+    /// Appends bytes to the segments. Room was reserved, so there are segments for all of them.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), JournalError> {
         while !bytes.is_empty() {
             let at = self.written;
@@ -182,20 +186,20 @@ impl SegmentLog {
         self.segments.iter().filter(|s| s.base < to && from < s.end).cloned().collect()
     }
 
-    /// Closes the segments that are synced to their end: nothing more is written to them.
+    /// Closes the segments that are synced to their end: they are not written any more.
     pub fn close_synced(&mut self, synced: Position) {
         for segment in self.segments.iter_mut().take_while(|segment| segment.end <= synced) {
             segment.file = None;
         }
     }
 
-    /// The segment in which a byte at this position goes.
+    /// The segment of a position.
     pub fn segment_at(&self, position: Position) -> Option<&Segment> {
         let index = self.segments.partition_point(|segment| segment.end <= position);
         self.segments.get(index)
     }
 
-    /// Where the prepared segments end.
+    /// End of the prepared segments.
     pub fn end(&self) -> Option<Position> {
         self.segments.back().map(|segment| segment.end)
     }

@@ -1,17 +1,18 @@
-//! How long syncs took, for metrics.
+//! Measures fsync durations, for metrics.
 
 use std::time::Duration;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Upper ends of the buckets, in seconds: from a disk with a cache that survives a loss of power to one that is about to fail.
+/// Upper ends of the buckets, in seconds. They range from a disk with a power-safe cache to a disk
+/// about to fail.
 pub const SYNC_SECONDS: [f64; 12] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 2.5];
 
-/// Syncs by how long they took; the last place has those beyond the last end.
+/// Number of syncs by duration; the last bucket has those beyond the last end.
 pub type SyncCounts = [u64; SYNC_SECONDS.len() + 1];
 
-/// How often a sync took how long.
+/// Histogram of fsync durations.
 pub(crate) struct SyncTimes {
     counts: [AtomicU64; SYNC_SECONDS.len() + 1],
     micros_total: AtomicU64,
@@ -36,7 +37,7 @@ impl SyncTimes {
         std::array::from_fn(|bucket| self.counts[bucket].load(Ordering::Relaxed))
     }
 
-    /// How many took longer than this, which is an end of a bucket.
+    /// Number of syncs longer than `time`, which must be an end of a bucket.
     pub(crate) fn count_longer_than(&self, time: Duration) -> u64 {
         let first = SYNC_SECONDS.partition_point(|end| *end <= time.as_secs_f64());
         self.counts[first..].iter().map(|count| count.load(Ordering::Relaxed)).sum()

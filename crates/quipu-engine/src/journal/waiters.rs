@@ -1,4 +1,4 @@
-//! Replies that wait until what they include is as durable as it must be.
+//! Holds back replies until the journal has reached the durability that they need.
 
 use std::task::Waker;
 
@@ -7,17 +7,17 @@ use quipu_model::Durability;
 use super::format::Position;
 use crate::sync::{Mutex, lock};
 
-/// How far the journal must have come before a reply may leave.
+/// Journal positions that must be reached before a reply may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wait {
-    /// Handed to the operating system up to here.
+    /// Position that must be written to the file.
     pub written: Position,
-    /// Synced up to here.
+    /// Position that must be synced.
     pub synced: Position,
 }
 
 impl Wait {
-    /// What a reply that includes everything before this position waits for.
+    /// The wait of a reply that includes everything before `position`.
     #[must_use]
     pub fn for_durability(durability: Durability, position: Position) -> Wait {
         match durability {
@@ -34,18 +34,19 @@ impl Wait {
     }
 }
 
-/// Who wants to be woken when the journal has come further. Each asks again only after it was woken, or when it has more to wait for,
-/// so there are about as many as connections and library threads.
+/// Wakers to call when the journal advances. A waiter registers again only after a wake-up, or with
+/// more to wait for. So there are about as many as connections and library threads.
 #[derive(Default)]
 pub struct Waiters(Mutex<Vec<Waker>>);
 
 impl Waiters {
-    /// Asks to be woken after the next step of a commit.
+    /// Registers a waker for the next step of a commit.
     pub fn add(&self, waker: &Waker) {
         lock(&self.0).push(waker.clone());
     }
 
-    /// Wakes everyone. Those that are not served yet commit for themselves: none may depend on one that has gone away.
+    /// Wakes all waiters. A waiter not yet served commits for itself: none may depend on one that
+    /// has gone away.
     pub fn wake(&self) {
         let waiting = std::mem::take(&mut *lock(&self.0));
         for waker in waiting {

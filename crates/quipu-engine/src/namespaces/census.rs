@@ -1,13 +1,18 @@
-//! How many counters a namespace has, where that is limited.
+//! Counts a namespace's counters, if their number is limited.
 //!
-//! In: counters that are made and go, under the locks of their shards. Out: whether one more may be made.
+//! In: counters created and removed, under the locks of their shards. Out: permission to create one
+//! more.
 //!
-//! Nobody counts the counters of a namespace that has no limit. When one gets a limit, and at every start, they are counted shard by shard, each under its lock, at rest and not; from then
-//! on whatever happens in that shard is counted along.
+//! Namespaces without a limit are not counted. When one gets a limit, and at every start, its
+//! counters are counted shard by shard, each under its lock, resident or not. From then on every
+//! change in that shard updates the count.
 //!
 //! Invariants:
-//! - the number is that of the counters which exist in the shards that were counted, expired ones that nobody has looked at included, as for `DBSIZE`, and what is held for those about to be made;
-//! - whoever makes counters holds places for all of them before the first, and lets go of the places after the last: there are never more than the limit but by adds that were counted before it was known.
+//! - the number includes all existing counters of the counted shards, even expired ones not removed
+//!   yet, as in `DBSIZE`;
+//! - it also includes the reservations for counters about to be created;
+//! - a command reserves all its new counters before it creates the first, and releases the
+//!   reservations after the last: so only adds counted before the limit was known can exceed it.
 
 use std::ops::ControlFlow;
 
@@ -22,23 +27,23 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 /// The number of a namespace's counters.
 #[derive(Debug)]
 pub struct Census {
-    /// No two of this process have the same.
+    /// Unique in this process.
     id: u64,
     counters: AtomicU64,
 }
 
 impl Census {
-    /// Of a namespace of which nothing was counted yet.
+    /// The census of a namespace before the count.
     pub(super) fn new(id: u64) -> Census {
         Census { id, counters: AtomicU64::new(0) }
     }
 
-    /// What shards that were counted know it by.
+    /// Identifies the census in shards that were counted.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// How many there are.
+    /// Number of counters.
     pub fn counters(&self) -> u64 {
         self.counters.load(Ordering::Acquire)
     }
@@ -51,7 +56,7 @@ impl Census {
         self.counters.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// A counter was made in a shard that is held.
+    /// Counts a counter created in a held shard.
     pub(crate) fn counter_created(&self, shard: &mut Shard) {
         if let Some(count) = shard.census_count(self.id) {
             *count += 1;
@@ -59,7 +64,7 @@ impl Census {
         }
     }
 
-    /// A counter has gone from a shard that is held.
+    /// Counts a counter removed from a held shard.
     pub(crate) fn counter_removed(&self, shard: &mut Shard) {
         if let Some(count) = shard.census_count(self.id) {
             *count -= 1;
@@ -67,7 +72,7 @@ impl Census {
         }
     }
 
-    /// All counters have gone from a shard that is held.
+    /// Counts the removal of all counters from a held shard.
     pub(crate) fn counters_cleared(&self, shard: &mut Shard) {
         if let Some(count) = shard.census_count(self.id) {
             self.remove(std::mem::take(count));
@@ -75,11 +80,12 @@ impl Census {
     }
 }
 
-/// Places for counters about to be made, let go when this is dropped: by then those that were made are counted.
+/// Reservations for counters about to be created. They are released on drop, when the created ones
+/// are counted.
 pub(crate) struct CounterReservation(Vec<(Arc<Census>, u64)>);
 
 impl CounterReservation {
-    /// Holds places for all that these commands may make.
+    /// Reserves all counters that these commands may create.
     pub fn reserve<'c, 'a: 'c>(
         table: &Table,
         locks: &mut ShardLocks<'_>,
@@ -113,7 +119,7 @@ impl Drop for CounterReservation {
     }
 }
 
-/// The counter that a command may make.
+/// The counter that a command may create.
 fn created_name<'a>(command: &Command<'a>) -> Option<Name<'a>> {
     match command {
         Command::Add { name, .. } | Command::AddSampled { name, .. } => Some(*name),
@@ -125,7 +131,8 @@ fn created_name<'a>(command: &Command<'a>) -> Option<Name<'a>> {
 }
 
 impl Inner {
-    /// Counts the counters of these namespaces, which are in force; of all others that were ever counted, only those that are `live` are counted along from here on.
+    /// Counts the counters of these namespaces, under policies that are in force. Afterwards only
+    /// the `live` ones of all other censuses are updated.
     pub(crate) fn count_namespaces(
         &self,
         namespaces: &[(Box<[u8]>, Arc<Census>)],

@@ -1,17 +1,23 @@
-//! Namespaces: what is in force in each, and how that changes at run time.
+//! Holds the policies in force per namespace, and changes them at run time.
 //!
-//! In: what the options say, what the journal and the ledger have of earlier changes, and changes. Out: [`Policies`], which every turn looks at and nobody changes.
+//! In: the options, the earlier run-time settings from journal and ledger, and new changes. Out:
+//! [`Policies`], an immutable value that every turn reads.
 //!
-//! A turn takes what is in force when it begins, and looks again, under the lock of a shard, whether that still is: what was admitted by an older policy is admitted anew. So when a
-//! change has passed every shard's lock, nothing is applied by what was in force before it.
+//! A turn takes the policies in force when it begins. Under a shard's lock it checks that they
+//! still are; a command admitted by older ones is admitted again. So once a change has passed every
+//! shard's lock, no command is applied by the earlier policies.
 //!
 //! Invariants:
-//! - a change is journaled and synced before it is in force, and it is in force when it is answered;
-//! - but a namespace that is to be journaled from now on is so *before* that, and everything in it is sealed: what is read in it after the answer is as durable as it says;
-//! - what was said last counts, whole: a change replaces what was said of the namespace at run time before, and what it leaves open is as the options say;
-//! - nothing of it is touched by deleting all counters.
+//! - a change is journaled and synced before it is in force, and it is in force when the call
+//!   returns;
+//! - except that a namespace leaving memory mode is journaled *before* that, and all its counters
+//!   are sealed: a read after the reply is as durable as the new setting;
+//! - the last change counts as a whole: it replaces the namespace's earlier run-time settings, and
+//!   settings left open come from the options;
+//! - a flush of all counters changes no settings.
 //!
-//! Not here: what a setting may be (`quipu_model::namespace`), what it does (`admit`, `apply`, `tokens`, `sharing`).
+//! Not here: valid settings (`quipu_model::namespace`), their effects (`admission`, `apply`,
+//! `tokens`, `sharing`).
 
 mod census;
 mod policy;
@@ -37,42 +43,43 @@ use crate::seal::SealError;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 use crate::turn::{LaneVisit, Turn};
 
-/// See the module.
+/// The policies and their changes, see the module.
 pub(crate) struct Namespaces {
-    /// As the engine was opened.
+    /// The policies at the start.
     initial: Policies,
-    /// Of what is in force.
+    /// Generation of the policies in force.
     generation: AtomicU64,
     state: Mutex<NamespacesState>,
-    /// Held by whoever changes something: one at a time.
+    /// Held during a change: one at a time.
     changing: Mutex<()>,
 }
 
 struct NamespacesState {
-    /// What is in force, if that has changed since the start.
+    /// The policies in force, if they have changed since the start.
     updated: Option<Arc<Policies>>,
-    /// What the journal says, what is not in force yet included; one that says nothing any more stays until the ledger knows that.
+    /// The settings in the journal, including a change not in force yet. An emptied entry stays
+    /// until the ledger has its deletion.
     journaled_settings: RuntimeSettingsMap,
-    /// What the journal says of namespaces that are or were sampled.
+    /// The journaled sampling records of namespaces that are or were sampled.
     sampling_records: SamplingRecords,
-    /// The end of the newest record of it.
+    /// End of the newest journal record of a change.
     newest: Position,
-    /// How often something was said, and how much of that the ledger knows.
+    /// Number of changes, and the number that the ledger has.
     changes: u64,
     changes_sealed: u64,
 }
 
-/// What is to be remembered of namespaces that are or were sampled.
+/// Sampling records to journal before the start is complete.
 pub type UnjournaledSampling = Vec<(Box<[u8]>, SamplingRecord)>;
 
-/// Why what was said of a namespace is not in force.
+/// Reason why settings of a namespace are not in force.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutNamespaceError {
-    /// It makes no sense; all that is wrong with it.
+    /// The settings are invalid; all mistakes.
     #[error("{}", .0.join("; "))]
     Mistakes(Vec<String>),
-    /// It could not be written down.
+    /// The change could not be journaled.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The journal failed before it was durable.
@@ -80,14 +87,15 @@ pub enum PutNamespaceError {
     JournalFailed(#[from] JournalFailure),
 }
 
-/// What is in force for a turn.
+/// The policies of a turn.
 pub(crate) struct PolicyRef<'e> {
     initial: &'e Policies,
     updated: Option<Arc<Policies>>,
 }
 
 impl Namespaces {
-    /// Of an engine that was just opened, where so much was said at run time in earlier lives, and so much was thinned; and what has to be written down before anybody counts.
+    /// The state after a start, from the stored settings and sampling records. Also returns the
+    /// sampling records to journal before the first command.
     pub fn new(
         options: &Options,
         declared: RuntimeSettingsMap,
@@ -101,7 +109,7 @@ impl Namespaces {
             first.set_sampling_record(name, *sampling);
         }
         let sampling = first.sampling_records().clone();
-        // Whether the ledger knows all of it nobody has to know: the next seal tells it again.
+        // The ledger may have all of it already; the next seal writes it again.
         let changes = u64::from(!declared.is_empty() || !sampling.is_empty());
         let state = NamespacesState {
             updated: None,
@@ -115,7 +123,7 @@ impl Namespaces {
         (Namespaces { initial: first, generation: AtomicU64::new(0), state, changing }, unjournaled)
     }
 
-    /// What is in force.
+    /// The policies in force.
     #[inline]
     pub fn current(&self) -> PolicyRef<'_> {
         let updated = match self.generation.load(Ordering::Acquire) {
@@ -125,7 +133,7 @@ impl Namespaces {
         PolicyRef { initial: &self.initial, updated }
     }
 
-    /// Whether that is in force still.
+    /// Returns true if these policies are still in force.
     #[inline]
     pub fn is_current(&self, policies: &Policies) -> bool {
         self.generation.load(Ordering::Acquire) == policies.generation
@@ -138,7 +146,7 @@ impl Namespaces {
         }
     }
 
-    /// Waits until nobody is changing anything.
+    /// Waits for a running change to finish.
     pub fn wait_for_change(&self) {
         drop(lock(&self.changing));
     }
@@ -150,9 +158,10 @@ impl Namespaces {
         self.generation.store(generation, Ordering::Release);
     }
 
-    // ---- seal -------------------------------------------------------------------------------------------------------------------
+    // ---- seal ----------------------------------------------------------------------------------
 
-    /// Notes of all that the ledger may not know, and the end of the newest record that they are in; what the ledger knows then.
+    /// Collects records that the ledger may lack. Returns the end of their newest journal record,
+    /// and the change count for [`Namespaces::finish_seal`].
     pub fn collect_aux_records(&self, aux_records: &mut Vec<AuxRecord>) -> (Position, u64) {
         let state = lock(&self.state);
         if state.changes != state.changes_sealed {
@@ -163,7 +172,7 @@ impl Namespaces {
         (state.newest, state.changes)
     }
 
-    /// Notes of all that was said, for a ledger that has forgotten everything.
+    /// Collects the records of all settings, for a cleared ledger.
     pub fn collect_all_aux_records(&self, aux_records: &mut Vec<AuxRecord>) -> Position {
         let state = lock(&self.state);
         aux_records.extend(
@@ -177,7 +186,7 @@ impl Namespaces {
         state.newest
     }
 
-    /// The ledger knows what was collected.
+    /// The ledger has the collected records.
     pub fn finish_seal(&self, changes: u64) {
         let mut state = lock(&self.state);
         state.changes_sealed = state.changes_sealed.max(changes);
@@ -188,7 +197,7 @@ impl Namespaces {
 }
 
 impl Inner {
-    /// Says something of a namespace, in place of what was said of it at run time before. It is in force, and durable, when this returns. Blocks.
+    /// Replaces a namespace's run-time settings. They are in force and durable on return. Blocks.
     pub(crate) fn put_namespace(&self, name: &[u8], settings: Namespace) -> Result<(), PutNamespaceError> {
         let namespaces = &self.namespaces;
         let _one = lock(&namespaces.changing);
@@ -227,7 +236,8 @@ impl Inner {
                 Ok(())
             }
             Err(error) => {
-                // As before, but for its generation; stricter for a moment was not told to anyone.
+                // The earlier settings under a new generation; no caller was told of the stricter
+                // ones.
                 namespaces.publish(before.with_runtime_settings(
                     &self.options,
                     before.runtime_settings().clone(),
@@ -238,7 +248,7 @@ impl Inner {
         }
     }
 
-    /// What is wrong with saying this of a namespace.
+    /// Returns the problems of these settings for a namespace.
     pub(crate) fn check_namespace(&self, name: &[u8], settings: &Namespace) -> Vec<String> {
         let before = self.namespaces.current();
         let mut mistakes = Vec::from_iter(check_namespace_name(name).err());
@@ -257,9 +267,9 @@ impl Inner {
         mistakes
     }
 
-    // ---- sampling ---------------------------------------------------------------------------------------------------------------
+    // ---- sampling ------------------------------------------------------------------------------
 
-    /// Samples namespaces that are while the journal cannot keep up at another rate; 1: not any more. Blocks.
+    /// Sets the rate of namespaces that sample under overload; 1: no sampling. Blocks.
     pub(crate) fn set_overload_rate(&self, p: u32) -> Result<(), PutNamespaceError> {
         let namespaces = &self.namespaces;
         let _one = lock(&namespaces.changing);
@@ -274,7 +284,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Tries again to write down that sampling is over, where it is and that could not be. Blocks.
+    /// Retries the journal entries for ended sampling that failed before. Blocks.
     pub(crate) fn retry_end_sampling(&self) {
         if self.namespaces.current().ended_records().is_empty() {
             return;
@@ -283,7 +293,7 @@ impl Inner {
         self.end_sampling();
     }
 
-    /// Writes down all that is to be thinned in these policies, durably, before they are in force.
+    /// Journals the sampling records that these policies need, durably, before they are in force.
     fn journal_missing_sampling(&self, next: &mut Policies) -> Result<(), PutNamespaceError> {
         for (name, sampling) in next.missing_records() {
             self.journal_sampling(&name, sampling)?;
@@ -292,14 +302,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Where sampling is over, counters that begin from here on are exact. Without room for that it is left as it is, which promises less.
+    /// Where sampling has ended, counters created from now on are exact. Without journal room the
+    /// old record stays, which promises less.
     fn end_sampling(&self) {
         let now = self.namespaces.current();
         let ended = now.ended_records();
         if ended.is_empty() {
             return;
         }
-        // Everyone who thinned is through: no counter that was thinned has a newer epoch.
+        // Every turn that sampled has finished: no sampled counter has a newer epoch.
         let until = self.table.epoch_newest();
         let mut next = now.with_runtime_settings(&self.options, now.runtime_settings().clone(), next_unique_id());
         for (name, sampling) in ended {
@@ -325,7 +336,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Counts the counters of a namespace that is to have a limit.
+    /// Counts the counters of a namespace that is about to have a limit.
     fn count_limited(&self, name: &[u8], next: &Policies) -> Result<(), PutNamespaceError> {
         let new =
             next.censuses().filter(|(known, _)| *known == name).map(|(name, census)| (name.into(), census.clone()));
@@ -334,14 +345,14 @@ impl Inner {
         Ok(self.count_namespaces(&new.collect::<Vec<_>>(), &live).map_err(refused)?)
     }
 
-    /// Counts the counters of all namespaces that have a limit; once, when the engine is opened.
+    /// Counts the counters of all namespaces with a limit; once, when the engine is opened.
     pub(crate) fn count_all_limited(&self) -> Result<(), quipu_model::LedgerError> {
         let policies = self.namespaces.current();
         let all: Vec<_> = policies.censuses().map(|(name, census)| (name.into(), census.clone())).collect();
         if all.is_empty() { Ok(()) } else { self.count_namespaces(&all, &[]) }
     }
 
-    /// What a namespace has in memory alone goes to the ledger, if it is to be as durable as others from now on.
+    /// Seals a namespace's memory-only counters, if it leaves memory mode.
     fn seal_memory_counters(&self, old: Durability, new: Durability) -> Result<(), PutNamespaceError> {
         if old > Durability::Memory || new == Durability::Memory {
             return Ok(());
@@ -349,7 +360,7 @@ impl Inner {
         loop {
             match self.seal_all() {
                 Ok(()) => return Ok(()),
-                // What was deleted need not be sealed; what came after it does.
+                // Deleted counters need no seal; later ones do.
                 Err(SealError::Flushed) => {}
                 Err(SealError::JournalFailed(dead)) => return Err(dead.into()),
                 Err(SealError::Journal(error)) => {
@@ -364,11 +375,12 @@ impl Inner {
         }
     }
 
-    /// Writes it down, and waits until that is durable; the time that it was written down with.
+    /// Journals the settings and waits until they are durable; returns the journaled time.
     fn journal_namespace(&self, name: &[u8], settings: &Namespace) -> Result<Millis, PutNamespaceError> {
         let mut turn = Turn::new(self);
         let entry = Entry::Namespace { name, settings: Box::new(settings.clone()) };
-        // The lock is held from before the record has its place: a seal that marks the journal behind it finds it said.
+        // The lock is taken before the record's range is reserved: a seal that marks the journal
+        // after the record finds the settings in the state.
         let (end, mut state) = turn.journal_entry_locked(&entry, || lock(&self.namespaces.state))?;
         let at = turn.now();
         state.journaled_settings.insert(name.into(), RuntimeSettings { settings: settings.clone(), changed_at: at });
@@ -380,7 +392,7 @@ impl Inner {
         Ok(at)
     }
 
-    /// Waits for everyone who works by what was in force before, and closes lanes, which were opened by it.
+    /// Waits for all turns under the earlier policies, and closes the lanes that they opened.
     fn wait_for_all_shards(&self) {
         for shard in 0..self.table.shard_count() {
             drop(self.table.lock(shard));
@@ -390,7 +402,8 @@ impl Inner {
 }
 
 thread_local! {
-    /// What this thread's last turn looked at: counting its holders, which all threads share, would cost more than looking.
+    /// The policies of this thread's last turn. A clone per turn would change the reference count
+    /// that all threads share, at a higher cost than this check.
     static KEPT: Cell<Option<Arc<Policies>>> = const { Cell::new(None) };
 }
 
@@ -407,15 +420,15 @@ impl Drop for PolicyRef<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(updated) = self.updated.take() {
-            // A thread that is ending keeps nothing.
+            // An ending thread keeps no policies.
             let _ = KEPT.try_with(|cached| cached.set(Some(updated)));
         }
     }
 }
 
-/// A number that is drawn once in this process.
+/// A number unique in this process.
 fn next_unique_id() -> u64 {
-    // Not through `sync`: nothing but their difference matters, in whatever order they are drawn.
+    // Not through `sync`: only uniqueness matters, not the order.
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }

@@ -1,8 +1,9 @@
-//! What is in force in each namespace, worked out from all that was said.
+//! Computes the policy of each namespace from all its settings.
 //!
-//! In: the server's options, and what was said of namespaces in the file and at run time. Out: for every name what holds for it, by one look.
+//! In: the server's options, and the namespaces' settings from the file and from run time. Out: the
+//! policy of any name, by one look-up.
 //!
-//! Invariant: never changed; what is in force next is another one, with another generation.
+//! Invariant: a value never changes; a change creates another one, with another generation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,77 +18,79 @@ use crate::options::Options;
 use crate::sharing::SharePolicy;
 use crate::sync::Arc;
 
-/// What was said of a namespace at run time, and when.
+/// Run-time settings of a namespace, and their time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeSettings {
-    /// What was said.
+    /// The settings.
     pub settings: Namespace,
-    /// When, by the engine's time.
+    /// Time of the change, by the engine's clock.
     pub changed_at: Millis,
 }
 
-/// By namespace.
+/// Run-time settings by namespace.
 pub type RuntimeSettingsMap = BTreeMap<Box<[u8]>, RuntimeSettings>;
 
-/// What holds for the counters of a namespace.
+/// Policy for the counters of a namespace.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// What an ack means.
+    /// Durability of an acknowledged command.
     pub durability: Durability,
-    /// It was in memory mode a moment ago: the journal does not know which of its counters existed before what it tells of them, and nor does the ledger yet.
+    /// It has just left memory mode: neither journal nor ledger knows which of its counters existed
+    /// before.
     pub existence_unknown: bool,
-    /// The only kind that counters are made of.
+    /// The only kind of its counters; `None`: any kind.
     pub kind: Option<Kind>,
-    /// A counter made without an expiry has one so much later.
+    /// Default expiry of a new counter.
     pub ttl: Option<Duration>,
-    /// Sketches that are made are over time.
+    /// Window of new sketches.
     pub window: Option<Panes>,
-    /// Tops that are made decay by half in so long.
+    /// Half-life of new top-K sketches.
     pub decay: Option<Duration>,
-    /// A token is remembered for so long.
+    /// How long a token is remembered.
     pub token_window: Duration,
-    /// How many counters there may be.
+    /// Limit on the number of counters.
     pub limit: Option<Limit>,
-    /// On a shared store.
+    /// Settings for a shared store.
     pub share: SharePolicy,
-    /// How its counts are sampled, or were.
+    /// How its counts are or were sampled.
     pub sampling: Option<SamplingPolicy>,
 }
 
-/// How many counters a namespace may have, and has.
+/// A namespace's limit on counters, and their present number.
 #[derive(Debug, Clone)]
 pub struct Limit {
-    /// So many at most.
+    /// Most counters.
     pub counters_max: u64,
-    /// How many there are.
+    /// The present number of counters.
     pub census: Arc<Census>,
 }
 
-/// What holds in all of them.
+/// The policies of all namespaces.
 #[derive(Debug, Clone)]
 pub struct Policies {
-    /// No two of this process have the same but 0: as the engine was opened.
+    /// Unique in this process; 0: as at the start.
     pub(super) generation: u64,
     default: Policy,
-    /// Of which something was said.
+    /// Namespaces with settings.
     namespaces: BTreeMap<Box<[u8]>, Policy>,
-    /// What was said at run time.
+    /// Run-time settings.
     runtime_settings: RuntimeSettingsMap,
-    /// Most shards that any counter has, or had in this life.
+    /// Most shards of any counter, now or since the start.
     shards_max: u16,
-    /// What is remembered of namespaces that were sampled.
+    /// Sampling records of namespaces that are or were sampled.
     sampling_records: SamplingRecords,
-    /// How rarely namespaces are sampled that are while the journal cannot keep up; 1: it keeps up.
+    /// Rate of namespaces that sample under overload, one in N; 1: the journal keeps up.
     overload_p: u32,
 }
 
 impl Policies {
-    /// What holds when an engine is opened: what was said at run time goes before what the options say.
+    /// The policies at the start: run-time settings override the options.
     pub fn new(options: &Options, runtime_settings: RuntimeSettingsMap) -> Policies {
         Policies::with_sampling(options, runtime_settings, SamplingRecords::new(), 1)
     }
 
-    /// The same, where so much was sampled before, and namespaces that are sampled while the journal cannot keep up are so at this rate.
+    /// The same, with these sampling records, and this rate for namespaces that sample under
+    /// overload.
     pub(super) fn with_sampling(
         options: &Options,
         runtime_settings: RuntimeSettingsMap,
@@ -121,7 +124,7 @@ impl Policies {
         }
     }
 
-    /// What holds next, after all this was said at run time.
+    /// The policies after a change of run-time settings.
     pub(super) fn with_runtime_settings(
         &self,
         options: &Options,
@@ -133,7 +136,7 @@ impl Policies {
         let mut next = Policies { generation, ..policies };
         next.shards_max = next.shards_max.max(self.shards_max);
         for (name, policy) in &mut next.namespaces {
-            // What was counted is not counted again.
+            // Keeps the census of an unchanged limit.
             if let (Some(limit), Some(before)) = (&mut policy.limit, &self.of_namespace(name).limit) {
                 limit.census = before.census.clone();
             }
@@ -141,7 +144,7 @@ impl Policies {
         next
     }
 
-    /// The same, but that namespaces which are sampled while the journal cannot keep up are so at another rate.
+    /// The same with another rate for namespaces that sample under overload.
     pub(super) fn with_overload_rate(&self, options: &Options, p: u32, generation: u64) -> Policies {
         Policies { overload_p: p, ..self.clone() }.with_runtime_settings(
             options,
@@ -150,35 +153,35 @@ impl Policies {
         )
     }
 
-    /// How rarely they are; 1: they are not.
+    /// The rate of sampling under overload, one in N; 1: none.
     pub fn overload_p(&self) -> u32 {
         self.overload_p
     }
 
-    /// Whether there are any.
+    /// Returns true if any namespace samples under overload.
     pub fn has_overload(&self) -> bool {
         self.all_policies().any(|policy| policy.sampling.is_some_and(|sampling_policy| sampling_policy.has_overload()))
     }
 
-    /// What is remembered of namespaces that were sampled.
+    /// The sampling records of all namespaces.
     pub fn sampling_records(&self) -> &SamplingRecords {
         &self.sampling_records
     }
 
-    /// What has to be written down before all this may be in force.
+    /// The sampling records that must be journaled before these policies may be in force.
     pub(super) fn missing_records(&self) -> Vec<(Box<[u8]>, SamplingRecord)> {
         self.sampling_policies()
             .filter_map(|(name, sampling_policy)| Some((name.into(), sampling_policy.missing_record()?)))
             .collect()
     }
 
-    /// What is remembered as going on and does not any more.
+    /// The open sampling records of namespaces where sampling has ended.
     pub(super) fn ended_records(&self) -> Vec<(Box<[u8]>, SamplingRecord)> {
         let ended = self.sampling_policies().filter(|(_, sampling_policy)| sampling_policy.has_ended());
         ended.filter_map(|(name, sampling_policy)| Some((name.into(), sampling_policy.record?))).collect()
     }
 
-    /// This is remembered of a namespace, durably.
+    /// Sets a namespace's sampling record, which is durable.
     pub(super) fn set_sampling_record(&mut self, name: &[u8], sampling: SamplingRecord) {
         self.sampling_records.insert(name.into(), sampling);
         if let Some(sampling_policy) = self.namespaces.get_mut(name).and_then(|policy| policy.sampling.as_mut()) {
@@ -190,19 +193,20 @@ impl Policies {
         self.namespaces.iter().filter_map(|(name, policy)| Some((&**name, policy.sampling.as_ref()?)))
     }
 
-    /// What was said last of a namespace was said then.
+    /// Sets the time of a namespace's last change.
     pub(super) fn set_changed_at(&mut self, name: &[u8], at: Millis) {
         if let Some(put) = self.runtime_settings.get_mut(name) {
             put.changed_at = at;
         }
     }
 
-    /// The same, but that a namespace is at least so durable as it will be, while what it has in memory alone is on its way to the ledger and its counters are counted.
+    /// The same with a namespace that is at least as durable as it will be. Meanwhile its
+    /// memory-only counters are sealed, and its counters are counted.
     pub(super) fn with_stricter(&self, name: &[u8], after: &Policy, generation: u64) -> Policies {
         let mut next = Policies { generation, ..self.clone() };
         let before = self.of_namespace(name).clone();
         let unsure = before.durability == Durability::Memory;
-        // A limit that is new is kept by nobody before all are counted.
+        // A new limit is not enforced until all counters are counted.
         let counted =
             || after.limit.as_ref().map(|limit| Limit { counters_max: u64::MAX, census: limit.census.clone() });
         let limit = before.limit.clone().or_else(counted);
@@ -212,63 +216,64 @@ impl Policies {
         next
     }
 
-    /// What holds for a counter.
+    /// The policy of a counter.
     #[inline]
     pub fn policy(&self, name: Name<'_>) -> &Policy {
-        // Most servers name no namespace; then there is nothing to look for in the name either.
+        // Most servers configure no namespace; then the name need not be searched for one.
         if self.namespaces.is_empty() {
             return &self.default;
         }
         self.of_namespace(name.namespace())
     }
 
-    /// What holds in a namespace.
+    /// The policy of a namespace.
     pub fn of_namespace(&self, namespace: &[u8]) -> &Policy {
         self.namespaces.get(namespace).unwrap_or(&self.default)
     }
 
-    /// How safe operations on this counter are when they are acknowledged.
+    /// Durability of an acknowledged command on this counter.
     #[inline]
     pub fn durability(&self, name: Name<'_>) -> Durability {
         self.policy(name).durability
     }
 
-    /// The strictest that any namespace asks for: what a command over all names waits for.
+    /// The strictest durability of all namespaces: a command over all names waits for it.
     pub fn strictest(&self) -> Durability {
         self.all_policies().map(|policy| policy.durability).fold(self.default.durability, Durability::max)
     }
 
-    /// Whether any namespace is in memory mode.
+    /// Returns true if any namespace is in memory mode.
     pub fn has_memory(&self) -> bool {
         self.all_policies().any(|policy| policy.durability == Durability::Memory)
     }
 
-    /// The server's default.
+    /// The server's default durability.
     pub fn default_durability(&self) -> Durability {
         self.default.durability
     }
 
-    /// The longest that any token is remembered.
+    /// The longest token window.
     pub fn token_window_max(&self) -> Duration {
         self.all_policies().map(|policy| policy.token_window).fold(Duration::ZERO, Duration::max)
     }
 
-    /// The shortest time in which anything is put to a shared store.
+    /// The shortest settle interval.
     pub fn settle_every_min(&self) -> Duration {
         self.all_policies().map(|policy| policy.share.settle_every).fold(self.default.share.settle_every, Duration::min)
     }
 
-    /// Most shards that any counter has, or had in this life: what was said of it once is said until the store has it.
+    /// Most shards of any counter, now or since the start: an own cell exists until the store has
+    /// it.
     pub fn shards_max(&self) -> u16 {
         self.shards_max
     }
 
-    /// What was said at run time.
+    /// The run-time settings.
     pub fn runtime_settings(&self) -> &RuntimeSettingsMap {
         &self.runtime_settings
     }
 
-    /// Namespaces that have a limit, and their numbers.
+    /// Namespaces with a limit, and their censuses.
     pub(crate) fn censuses(&self) -> impl Iterator<Item = (&[u8], &Arc<Census>)> {
         self.namespaces.iter().filter_map(|(name, policy)| Some((&**name, &policy.limit.as_ref()?.census)))
     }

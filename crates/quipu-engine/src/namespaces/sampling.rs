@@ -1,18 +1,25 @@
-//! Sampled counts: how rarely a namespace's events are counted, and what is remembered of that for as long as a count may be off by it.
+//! Computes sampling rates of counts, and keeps a record of them while counts may be inexact.
 //!
-//! In: what a namespace says of `sample` and `overload`, whether the journal keeps up, and what was thinned before. Out: the rate for a counter's value, and how far to trust that value.
+//! In: the settings `sample` and `overload`, the journal's load, and earlier sampling. Out: the
+//! rate for a counter's value, and the accuracy of that value.
 //!
-//! A count has no place for how it came about, and nearly all of them need none. So the **namespace** remembers the rarest rate at which anything was ever thinned in it, and until which epoch. That is
-//! written down before the first event is thinned, so whatever is lost by a crash, a value that may be off is never taken for an exact one. A counter of a later epoch is exact.
+//! A count has no room for its history, and nearly all counts need none. So the **namespace**
+//! records the sparsest rate ever used in it, and the epoch until which it applied. The engine
+//! journals this record before the first event is sampled. So even after a crash, an inexact value
+//! is never reported as exact. A counter of a later epoch is exact.
 //!
 //! Invariants:
-//! - nothing is thinned at a rarer rate than is remembered, durably, as going on;
-//! - from a value that is not negative, and nothing is ever taken away from a counter that may have been thinned: so what was thinned of it is not more than its value, and neither is its variance more than (p − 1) times that;
-//! - what was thinned is never forgotten; it is over for counters that are made, set, or reset later.
+//! - events are never sampled at a sparser rate than that of the open, durable record;
+//! - only values that are not negative are sampled, and a counter that may have been sampled is
+//!   never decremented: so its sampled part is at most its value, and its variance at most (p − 1)
+//!   times its value;
+//! - a sampling record is never deleted; once ended, it does not cover counters that are created,
+//!   set, or reset later.
 //!
 //! ```text
-//! thinned, as bytes   flags u8 (1: by the value, too; 2: over), p u32; if it is over: the epoch's millis u64, node u64 (all little-endian)
-//! note in the ledger  key 6, name of the namespace   value as above
+//! sampling record   flags u8 (1: rate by value, too; 2: ended), p u32; if ended: the epoch's
+//!                   millis u64, node u64 (all little-endian)
+//! in the ledger     key 6, name of the namespace   value as above
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,51 +27,51 @@ use std::collections::BTreeMap;
 use quipu_model::{AuxRecord, Epoch, Kind, NAMESPACE_BYTES_MAX, Namespace, NodeId, Overload, SampleRate};
 use quipu_sketch::sample::auto_p;
 
-/// The first byte of the key; those before it are of `tokens`, `namespaces` and `sketches`.
+/// First byte of the key; `tokens`, `namespaces` and `sketches` use the lower ones.
 const SAMPLING: u8 = 6;
 
 const BY_VALUE: u8 = 1;
 const ENDED: u8 = 2;
 
-/// Namespaces of which it is remembered that they were thinned; nobody declares more of them at run time.
+/// Most namespaces with a sampling record; beyond it, run-time settings that sample are refused.
 pub const SAMPLING_RECORDS_MAX: usize = 4 * quipu_model::NAMESPACES_MAX;
 
-/// What is remembered of a namespace that was sampled.
+/// Sampling record of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SamplingRecord {
-    /// The rarest rate that held for whatever value; 1: there was none.
+    /// The sparsest rate independent of the value, one in p; 1: there was none.
     pub p: u32,
-    /// Whether the value itself has asked for a rate, too (`auto`).
+    /// The rate also depended on the value (`auto`).
     pub by_value: bool,
-    /// Counters of a later epoch were not thinned; `None`: it goes on.
+    /// Counters of a later epoch were not sampled; `None`: sampling goes on.
     pub until: Option<Epoch>,
 }
 
-/// By namespace.
+/// Sampling records by namespace.
 pub type SamplingRecords = BTreeMap<Box<[u8]>, SamplingRecord>;
 
 impl SamplingRecord {
-    /// The same, over: counters of a later epoch than this were not thinned.
+    /// The same, ended: counters of an epoch later than `until` were not sampled.
     #[must_use]
     pub fn ended_at(self, until: Epoch) -> SamplingRecord {
         SamplingRecord { until: Some(until), ..self }
     }
 
-    /// Whether a counter of this epoch may have been thinned.
+    /// Returns true if a counter of this epoch may have been sampled.
     pub fn covers(&self, epoch: Epoch) -> bool {
         self.until.is_none_or(|until| epoch <= until)
     }
 
-    /// The rarest rate at which anything was thinned that is in this value.
+    /// The sparsest rate of all events in this value.
     pub fn p_at(&self, value: i64) -> u32 {
         match u64::try_from(value) {
-            // Nothing is thinned below 0, and nothing is taken away since.
+            // Counts below 0 are not sampled, and sampled counts are never decremented.
             Err(_) => 1,
             Ok(value) => self.p.max(if self.by_value { auto_p(value) } else { 1 }),
         }
     }
 
-    /// Appends it.
+    /// Appends the encoded record.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let by_value = if self.by_value { BY_VALUE } else { 0 };
         out.push(by_value | if self.until.is_some() { ENDED } else { 0 });
@@ -75,7 +82,7 @@ impl SamplingRecord {
         }
     }
 
-    /// From the first of these bytes, and what is behind them; `None` if they make no sense.
+    /// Decodes a record from the first bytes and returns the rest; `None` if they are invalid.
     pub fn decode(bytes: &[u8]) -> Option<(SamplingRecord, &[u8])> {
         let (&flags, bytes) = bytes.split_first()?;
         let (p, bytes) = bytes.split_first_chunk::<4>()?;
@@ -93,19 +100,19 @@ impl SamplingRecord {
         Some((SamplingRecord { until: Some(until), ..record }, bytes))
     }
 
-    /// Whether a note is one of these.
+    /// Returns true for the key of a sampling record.
     pub fn is_sampling_key(key: &[u8]) -> bool {
         key.first() == Some(&SAMPLING)
     }
 
-    /// As a note of the ledger.
+    /// Encodes the auxiliary record for the ledger.
     pub fn to_aux_record(&self, name: &[u8]) -> AuxRecord {
         let mut value = Vec::new();
         self.encode(&mut value);
         AuxRecord { key: [&[SAMPLING], name].concat().into(), value: Some(value.into()) }
     }
 
-    /// From key and value of a note; `None` if they make no sense.
+    /// Decodes an auxiliary record's key and value; `None` if they are invalid.
     pub fn from_aux_record(key: &[u8], value: &[u8]) -> Option<(Box<[u8]>, SamplingRecord)> {
         let name = key.strip_prefix(&[SAMPLING]).filter(|name| name.len() <= NAMESPACE_BYTES_MAX)?;
         let (record, rest) = SamplingRecord::decode(value)?;
@@ -113,20 +120,21 @@ impl SamplingRecord {
     }
 }
 
-/// What holds for the counts of a namespace that is sampled, may come to be, or was.
+/// Sampling policy of a namespace that is, may become, or was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SamplingPolicy {
     sample: Option<SampleRate>,
-    /// Whether it is sampled while the journal cannot keep up, and how rarely it is at the moment.
+    /// The present rate under overload; `None`: overload does not cause sampling.
     overload: Option<u32>,
-    /// What is remembered, durably.
+    /// The durable sampling record.
     pub record: Option<SamplingRecord>,
 }
 
 impl SamplingPolicy {
-    /// `None`: nobody ever thins anything there, nor has.
+    /// `None`: the namespace is not, cannot become, and was not sampled.
     pub fn new(settings: &Namespace, overload_p: u32, record: Option<SamplingRecord>) -> Option<SamplingPolicy> {
-        // A file may have changed since something was said at run time; then what cannot be together is not sampled.
+        // The file may have changed since the run-time settings; then a conflicting kind is not
+        // sampled.
         let counts = settings.kind.is_none_or(|kind| kind == Kind::Count);
         let sample = settings.sample.filter(|_| counts);
         let overload = (counts && settings.overload == Some(Overload::Sample)).then_some(overload_p);
@@ -134,17 +142,17 @@ impl SamplingPolicy {
         (policy.is_declared() || record.is_some()).then_some(policy)
     }
 
-    /// Whether the namespace says that its counts are, or may come to be, sampled.
+    /// Returns true if the settings sample counts, always or under overload.
     pub fn is_declared(&self) -> bool {
         self.sample.is_some() || self.overload.is_some()
     }
 
-    /// Whether it may be sampled when the journal cannot keep up.
+    /// Returns true if overload causes sampling.
     pub fn has_overload(&self) -> bool {
         self.overload.is_some()
     }
 
-    /// Events to one that is taken of a counter that has this value; 1: all are.
+    /// Rate for a counter of this value, one in N; 1: every event counts.
     #[inline]
     pub fn p_at(&self, value: i64) -> u32 {
         let Ok(value) = u64::try_from(value) else { return 1 };
@@ -156,27 +164,27 @@ impl SamplingPolicy {
         declared.max(self.overload.unwrap_or(1))
     }
 
-    /// Whether events may come that were thinned at this rate before.
+    /// Returns true if clients may send events sampled at this rate.
     pub fn accepts_sampled_at(&self, p: u32) -> bool {
         p <= 1 || matches!(self.sample, Some(SampleRate::OneIn(declared)) if p <= declared)
     }
 
-    /// Whether a counter has to be taken for one that was thinned.
+    /// Returns true if a counter of this epoch may have been sampled.
     pub fn covers(&self, epoch: Epoch) -> bool {
         self.record.is_some_and(|record| record.covers(epoch))
     }
 
-    /// Whether what needs exactness is refused by a counter.
+    /// Returns true if a counter of this epoch refuses commands that need exactness.
     pub fn refuses_exactness(&self, epoch: Option<Epoch>) -> bool {
         self.is_declared() || epoch.is_some_and(|epoch| self.covers(epoch))
     }
 
-    /// An epoch that no counter has that was thinned, if this one may be that of one: what comes after it is exact.
+    /// The epoch, raised to the end of sampling: every epoch above the result is exact.
     pub fn past_sampling(&self, epoch: Epoch) -> Epoch {
         self.record.and_then(|record| record.until).map_or(epoch, |until| until.max(epoch))
     }
 
-    /// What has to be written down before this may be in force, if it is not yet.
+    /// The record to journal before this policy may be in force; `None` if it exists already.
     pub fn missing_record(&self) -> Option<SamplingRecord> {
         let p = if let Some(SampleRate::OneIn(p)) = self.sample { p } else { 1 };
         let (p, by_value) = (p.max(self.overload.unwrap_or(1)), self.sample == Some(SampleRate::Auto));
@@ -186,7 +194,7 @@ impl SamplingPolicy {
         lacks.then_some(SamplingRecord { p: p.max(there.p), by_value: by_value || there.by_value, until: None })
     }
 
-    /// Whether what is remembered as going on does not any more.
+    /// Returns true if the record is open but sampling has ended.
     pub fn has_ended(&self) -> bool {
         let goes_on = self.record.is_some_and(|record| record.until.is_none());
         goes_on && self.sample.is_none() && self.overload.unwrap_or(1) == 1

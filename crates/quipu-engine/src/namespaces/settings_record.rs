@@ -1,29 +1,30 @@
-//! What was said of namespaces, at rest: the bytes of their notes in the ledger.
+//! Encodes namespaces' run-time settings as auxiliary records of the ledger.
 //!
 //! ```text
-//! note of a namespace  key  4, name   value  said at u64 (little-endian), settings as `quipu_model::Namespace` writes them
+//! settings record  key    4, name
+//!                  value  changed at u64 (little-endian), settings as encoded by `quipu_model::Namespace`
 //! ```
 
 use quipu_model::{AuxRecord, Millis, NAMESPACE_BYTES_MAX, Namespace};
 
 use super::RuntimeSettings;
 
-/// The first byte of the key; those before it are of `tokens`.
+/// First byte of the key; `tokens` uses the lower ones.
 const NAMESPACE: u8 = 4;
 
-/// The note of a namespace; one that says nothing any more is gone.
+/// The record of a namespace; empty settings delete it.
 pub fn to_aux_record(name: &[u8], put: &RuntimeSettings) -> AuxRecord {
     let mut value = put.changed_at.0.to_le_bytes().to_vec();
     put.settings.encode(&mut value);
     AuxRecord { key: namespace_key(name), value: Some(value.into()).filter(|_| !put.settings.is_empty()) }
 }
 
-/// Whether a key is of a namespace.
+/// Returns true for the key of a settings record.
 pub fn is_namespace_key(key: &[u8]) -> bool {
     key.first() == Some(&NAMESPACE)
 }
 
-/// From key and value; `None` if they make no sense.
+/// Decodes key and value; `None` if they are invalid.
 pub fn decode(key: &[u8], value: &[u8]) -> Option<(Box<[u8]>, RuntimeSettings)> {
     let name = key.strip_prefix(&[NAMESPACE]).filter(|name| name.len() <= NAMESPACE_BYTES_MAX)?;
     let (at, settings) = value.split_first_chunk::<8>()?;

@@ -1,15 +1,19 @@
-//! Audits a data directory: counts again what is kept as a number, and compares what ledger and journal say of the same thing.
+//! Audits a data directory: recounts the stored totals and compares ledger with journal.
 //!
-//! In: a directory that a start would take. Out: every difference, by name.
+//! In: a directory that a start would accept. Out: every difference, by name.
 //!
-//! What is compared:
-//! - counters: how many there are, shard by shard, with the number that is kept, at rest and with the journal over it;
-//! - values: what the journal says was there before each of its records with what was, and what its adds come to with the value it gives;
-//! - epochs and expiry: no cell at rest is beyond the newest epoch, or expires before the earliest expiry, that the ledger keeps for its shard;
-//! - hashes: every name is where it is looked for;
-//! - own cells: each record of them can be read.
+//! The audit compares:
+//! - counters: the number in each shard with the stored number, at rest and with the journal
+//!   applied;
+//! - values: the state before each journal record with the record's claim, and the sum of its adds
+//!   with its value;
+//! - epochs and expiry: no cell at rest is beyond the newest epoch, or expires before the earliest
+//!   expiry, that the ledger keeps for its shard;
+//! - hashes: every name is at its lookup position;
+//! - own cells: each record of them can be decoded.
 //!
-//! Not here: whether the bytes are those that were written (`verify`, and the journal's own checks), and what a shared store says (`sharing::audit`).
+//! Not here: whether the bytes are those that were written (`verify`, and the journal's own
+//! checks), and the state of a shared store (`sharing::audit`).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -24,39 +28,39 @@ use crate::journal::reader::Record;
 use crate::open::OpenError;
 use crate::watermark::Watermark;
 
-/// Most differences that are told one by one: what a person reads. The others are counted.
+/// Most differences listed one by one, as many as a person reads. The others are counted.
 pub const DRIFTS_MAX: usize = 1_000;
 
-/// How far it has come is told after so many counters: often enough to be seen, too seldom to take time.
+/// Counters between two progress reports: often enough to be visible, too seldom to cost time.
 const PROGRESS_EVERY: u64 = 1 << 12;
 
-/// What an audit has found.
+/// Result of an audit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DirectoryAudit {
-    /// Counters, those that have expired and were not looked at since included.
+    /// Number of counters, including expired ones not yet removed.
     pub counters: u64,
-    /// The sum of the values of those that are counts.
+    /// Sum of the plain counters' values.
     pub sum: i128,
-    /// Those that are sketches.
+    /// Number of sketches.
     pub sketches: u64,
-    /// Counters of which this node says something on a shared store.
+    /// Number of counters with own cells of this node on a shared store.
     pub own: u64,
-    /// What is not as it should be; the first [`DRIFTS_MAX`] of it.
+    /// The first [`DRIFTS_MAX`] differences.
     pub drifts: Vec<Drift>,
-    /// How much more there is of that.
+    /// Number of further differences.
     pub drifts_more: u64,
 }
 
-/// Something that is not as it should be.
+/// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drift {
-    /// Of which counter; `None`: of a shard of the table as a whole.
+    /// Name of the counter; `None`: the difference concerns a whole shard.
     pub counter: Option<Box<[u8]>>,
-    /// What differs, and where.
+    /// The differing item and its place.
     pub what: String,
-    /// What it should be.
+    /// The expected content.
     pub expected: String,
-    /// What it is.
+    /// The content found.
     pub found: String,
 }
 
@@ -70,13 +74,14 @@ impl DirectoryAudit {
         self.drifts.push(Drift { counter: counter.map(Box::from), what, expected, found });
     }
 
-    /// Whether everything is as it should be.
+    /// Returns true if there is no difference.
     pub fn is_clean(&self) -> bool {
         self.drifts.is_empty()
     }
 }
 
-/// Reads and compares everything; `None`: there is no journal. `progress` gets the counters done and to do, about.
+/// Reads and compares everything; `None`: there is no journal. `progress` gets the approximate
+/// numbers of counters done and in all.
 pub fn audit(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -119,16 +124,16 @@ pub fn audit(
     Ok(Some(audit))
 }
 
-/// How many counters of a shard there are.
+/// Numbers of counters in a shard.
 #[derive(Clone, Copy, Default)]
 struct ShardCounts {
     /// In the ledger.
     ledger_counters: u64,
-    /// With the journal over it.
+    /// With the journal applied.
     counters: u64,
 }
 
-/// Looks at every cell, at rest and in the journal.
+/// Visits every cell, at rest and in the journal.
 fn count_cells(
     view: &OfflineView,
     history: &mut JournalHistory,
@@ -184,18 +189,18 @@ fn display_epoch(epoch: Epoch) -> String {
     if epoch == Epoch::FIRST { "the first".to_owned() } else { format!("{}.{}", epoch.millis, epoch.node) }
 }
 
-/// What the journal says, beyond what the ledger has, of each counter.
+/// History of each counter in the journal, beyond the ledger.
 struct JournalHistory {
-    /// For its hashes and shards; nothing is in it.
+    /// An empty table, used for its hashes and shards.
     sharding: Table,
     counters: BTreeMap<Box<[u8]>, CounterHistory>,
-    /// Shards of which everything was deleted on the way: what is at rest of them is not what came before.
+    /// Shards that a flush cleared during the replay: their state at rest is not the state before.
     flushed: Vec<bool>,
 }
 
-/// What the journal says of one counter.
+/// History of one counter in the journal.
 struct CounterHistory {
-    /// What it says was there before its first record; `None`: nothing that could be compared.
+    /// Claimed state before the counter's first record; `None`: nothing to compare.
     opening: Option<OpeningValue>,
     /// The counter after its newest record, if it exists.
     latest: Option<(Epoch, i64)>,
@@ -215,18 +220,19 @@ impl JournalHistory {
         JournalHistory { sharding: order, counters: BTreeMap::new(), flushed: vec![false; watermark.shards.len()] }
     }
 
-    /// The next record.
+    /// Adds the next record.
     fn add_record(&mut self, watermark: &Watermark, record: &Record<'_>, audit: &mut DirectoryAudit) {
         let end = record.position.plus(record.bytes as u64);
-        // One that cannot be read ends the replay with an error.
+        // An entry that cannot be read ends the replay with an error.
         let entries = || record.body.entries().map_while(Result::ok);
-        // The ledger has carried out this record's flush: what came before it within the record is compared with nothing any more.
+        // The ledger has carried out this record's flush: entries before it are not compared any
+        // more.
         let is_flush = |(_, entry): &(usize, Entry<'_>)| matches!(entry, Entry::Flush { .. });
         let flush = entries().enumerate().filter(|_| end <= watermark.cleared).filter(is_flush).last();
         for entry in entries().skip(flush.map_or(0, |(index, _)| index)) {
             match entry {
                 Entry::Cell { name, epoch, value, sum, before, own, .. } => {
-                    // On a shared store others add, too.
+                    // On a shared store other nodes add, too.
                     let came_from = own.is_empty().then(|| (epoch, i128::from(value) - i128::from(sum)));
                     self.check_entry(
                         watermark,
@@ -242,7 +248,7 @@ impl JournalHistory {
                     self.check_entry(watermark, (record.position, end), name, before, None, None, audit);
                 }
                 Entry::Flush { .. } => self.add_flush(watermark, end),
-                // A body is compared with its cell wherever a directory is read.
+                // Every read of a directory compares a body with its cell.
                 Entry::Start { .. }
                 | Entry::Joined { .. }
                 | Entry::Token { .. }
@@ -253,7 +259,7 @@ impl JournalHistory {
         }
     }
 
-    /// The journal says what became of a counter, that it existed before or not, and what its value was then.
+    /// Checks an entry of a counter: its claimed existence and value before, then its new state.
     #[expect(clippy::too_many_arguments, reason = "an entry, and where it stands")]
     fn check_entry(
         &mut self,
@@ -272,7 +278,7 @@ impl JournalHistory {
         let existed = match before {
             PriorExistence::Present => Some(true),
             PriorExistence::Absent => Some(false),
-            // What else happened to it was not journaled.
+            // Its other changes were not journaled.
             PriorExistence::Unknown => None,
         };
         let came_from = came_from.filter(|_| existed == Some(true));
@@ -313,7 +319,7 @@ impl JournalHistory {
         }
     }
 
-    /// The ledger has this counter.
+    /// Compares a counter at rest with the opening state that the journal claims.
     fn compare_opening(&mut self, name: &[u8], epoch: Epoch, value: i64, audit: &mut DirectoryAudit) {
         let Some(opening) = self.counters.get_mut(name).and_then(|counter| counter.opening.as_mut()) else { return };
         opening.was_compared = true;
@@ -321,7 +327,7 @@ impl JournalHistory {
         compare_existence(name, position, Some(existed), came_from, Some((epoch, i128::from(value))), audit);
     }
 
-    /// The ledger has no more.
+    /// Reports opening counters that the ledger does not have.
     fn finish(self, audit: &mut DirectoryAudit) {
         for (name, counter) in self.counters {
             if let Some(OpeningValue { existed: true, was_compared: false, position, .. }) = counter.opening {
@@ -331,7 +337,8 @@ impl JournalHistory {
     }
 }
 
-/// Compares what a record says was there before with what was. A set or reset raises the epoch: then values need not follow from each other.
+/// Compares a record's claim about the state before with the actual state. A set or reset raises
+/// the epoch: then values need not follow from each other.
 fn compare_existence(
     name: &[u8],
     position: Position,

@@ -1,9 +1,12 @@
-//! Walks all that a data directory holds, the journal's over the ledger's, and changes nothing: for `quipu writers`, `quipu audit`, `quipu clock` and `quipu config check`.
+//! Reads a data directory without changing it: the journal's state over the ledger's.
 //!
-//! In: a directory. Out: every counter, and what this node says of each on a shared store, as a start would find them; or what would keep it
-//! from starting, in the same words.
+//! Used by `quipu writers`, `quipu audit`, `quipu clock` and `quipu config check`.
 //!
-//! A directory in use may be read, too: what is found is a state that existed, or an error, and after an error the caller reads again.
+//! In: a directory. Out: every counter with its own cells on a shared store, as a start would find
+//! them; or the error that would keep a node from starting.
+//!
+//! A directory in use may be read, too. The reader gets a state that existed, or an error; after an
+//! error the caller reads again.
 
 mod audit;
 mod writers;
@@ -25,30 +28,32 @@ use crate::sharing::own::OwnCells;
 use crate::sync::Arc;
 use crate::watermark::Watermark;
 
-/// Opens the ledger of a directory, to be looked at.
+/// Opens the ledger of a directory, read-only.
 pub type OpenLedgerReadOnly<'l> = dyn FnMut() -> Result<Arc<dyn Ledger>, LedgerError> + 'l;
 
-/// What is called for each cell at rest: hash, name, cell, and whether it counts.
+/// Called for each cell at rest: hash, name, cell, and whether it counts.
 type VisitCell<'v> = dyn FnMut(u64, &[u8], Cell, bool) + 'v;
 
-/// What is called for each counter of which this node says something on a shared store: hash, name, and what, if that makes sense.
+/// Called for each counter with own cells on a shared store: hash, name, and the own cells, if they
+/// can be decoded.
 type VisitOwnCells<'v> = dyn FnMut(u64, &[u8], Option<&OwnCells>) + 'v;
 
-/// What ledger and journal of a directory hold together.
+/// State of ledger and journal of a directory together.
 struct OfflineView {
     control: ControlState,
     ledger: Arc<dyn Ledger>,
-    /// What the ledger knows; of one that knows nothing, a fresh one.
+    /// The ledger's watermark, or a fresh one.
     watermark: Watermark,
     table: Table,
-    /// What was said of namespaces at run time.
+    /// Run-time settings of namespaces.
     namespaces: RuntimeSettingsMap,
-    /// The newest time in either.
+    /// The newest time in ledger or journal.
     time: Millis,
 }
 
 impl OfflineView {
-    /// Reads the journal over the ledger; `visit` sees what the ledger knows and every whole record. `None`: there is no journal.
+    /// Reads the journal over the ledger. `visit` gets the ledger's watermark and every whole
+    /// record. `None`: there is no journal.
     fn open(
         vfs: &dyn Vfs,
         dir: &Path,
@@ -60,7 +65,7 @@ impl OfflineView {
         let segments = find_segments(vfs, dir, &control)?.segments;
         let ledger = open_ledger().map_err(|source| ledger_refusal(dir, source))?;
         let at_rest = read_watermark(&*ledger, dir, &control)?;
-        // Any order of hashes does where there are none to agree with.
+        // Any hash seed works if there are no stored hashes to agree with.
         let fresh = || Watermark::new(control.log, 1, 0);
         let known = at_rest.clone().unwrap_or_else(fresh);
         let directory = DataDir { vfs, dir, control: &control, segments: &segments, ledger: &*ledger, threads: None };
@@ -72,7 +77,7 @@ impl OfflineView {
         Ok(Some(OfflineView { control, ledger, watermark, table, namespaces, time }))
     }
 
-    /// Every cell at rest; one counts if the journal has nothing newer of its counter.
+    /// Visits every cell at rest. A cell counts if the journal has nothing newer of its counter.
     fn visit_ledger_cells(&self, visit: &mut VisitCell<'_>) -> Result<(), LedgerError> {
         self.ledger.range(0, &mut |hash, name, cell| {
             let shard = self.table.shard_of(hash);
@@ -82,12 +87,13 @@ impl OfflineView {
         })
     }
 
-    /// What this node says of each counter on a shared store: as it is at rest, unless the journal has something newer.
+    /// Visits the own cells of each counter on a shared store, from the journal or, if it has none,
+    /// at rest.
     fn visit_own_cells(&self, visit: &mut VisitOwnCells<'_>) -> Result<(), LedgerError> {
         self.ledger.range_own_cells(0, &mut |hash, name, bytes| {
             let mut shard = self.table.lock(self.table.shard_of(hash));
             let newer = shard.own_cells(hash, name).is_some();
-            // Unless everything was deleted since.
+            // A flush since then removes those at rest.
             let counts = shard.unloaded && !newer;
             drop(shard);
             match OwnCells::decode(bytes) {
@@ -106,7 +112,7 @@ impl OfflineView {
     }
 }
 
-/// What was said of namespaces at run time; `None`: there is no journal.
+/// Returns the run-time settings of namespaces; `None`: there is no journal.
 pub fn runtime_settings(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -118,7 +124,8 @@ pub fn runtime_settings(
     Ok(view.map(declared))
 }
 
-/// The newest time in ledger and journal, which a start does not go behind; `None`: there is no journal.
+/// Returns the newest time in ledger and journal, which a start never precedes; `None`: there is no
+/// journal.
 pub fn newest_time(
     vfs: &dyn Vfs,
     dir: &Path,

@@ -1,4 +1,4 @@
-//! Who has written in a data directory: the lives of a node, and what each of them still says on a shared store.
+//! Lists the writers of a data directory: a node's incarnations and their cells on a shared store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,35 +9,36 @@ use quipu_model::{Incarnation, LedgerError, Millis, NodeId, Vfs};
 use super::{OfflineView, OpenLedgerReadOnly, ledger_refusal};
 use crate::open::OpenError;
 
-/// What a directory says of its writers.
+/// The writers found in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryWriters {
-    /// Which node it is.
+    /// The node's id.
     pub node: NodeId,
-    /// Its present life, or its last one.
+    /// Its present incarnation, or its last one.
     pub incarnation: Incarnation,
-    /// Whether that one ended with a clean stop. Of a node that runs, it has not ended.
+    /// True if that incarnation ended with a clean stop; false while the node runs.
     pub clean: bool,
-    /// The lives that have cells, the present one among them if it has.
+    /// The incarnations with own cells, including the present one if it has any.
     pub incarnations: BTreeMap<Incarnation, IncarnationTotals>,
 }
 
-/// What one life of a node says on a shared store.
+/// Totals of one incarnation's cells on a shared store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IncarnationTotals {
-    /// Counters that it has cells of.
+    /// Number of counters with cells of this incarnation.
     pub counters: u64,
-    /// Its cells.
+    /// Number of its cells.
     pub cells: u64,
-    /// Those of which the store is not known to have the newest.
+    /// Number of cells that the store is not known to have in their newest state.
     pub unsettled: u64,
-    /// The sum of what they say.
+    /// Sum of their values.
     pub sum: i128,
-    /// The sum of what was added to them since the store last confirmed one, as far as this directory knows; what has expired meanwhile is in it.
+    /// Sum of the adds since the store's last confirmation, as far as this directory knows. It
+    /// includes adds that have expired meanwhile.
     pub unconfirmed: i128,
 }
 
-/// Reads all own cells of a directory; `None`: there is no journal in it.
+/// Reads all own cells of a directory; `None`: there is no journal.
 pub fn writers(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -50,18 +51,18 @@ pub fn writers(
             damaged.get_or_insert_with(|| name.escape_ascii().to_string());
             return;
         };
-        // What the node says of uniques belongs to none of its lives.
+        // The cells of uniques belong to the node, not to one of its incarnations.
         for (at, cell) in own_cells.cells.iter().enumerate().filter(|(_, cell)| cell.incarnation != NODE_INCARNATION) {
             let totals = incarnations.entry(cell.incarnation).or_default();
             let is_repeated = own_cells.cells[..at].iter().any(|earlier| earlier.incarnation == cell.incarnation);
             totals.counters += u64::from(!is_repeated);
             totals.cells += 1;
             totals.unsettled += u64::from(!cell.settled);
-            // What the cell of a sketch says is how often that has changed.
+            // The value of a sketch's cell is its number of changes.
             if cell.is_body() {
                 continue;
             }
-            // A sum of 64-bit numbers; what does not fit is for `audit` to tell.
+            // A sum of 64-bit numbers; `audit` reports an overflow.
             totals.sum = totals.sum.saturating_add(cell.own.value);
             if !cell.settled {
                 totals.unconfirmed = totals.unconfirmed.saturating_add(cell.unconfirmed_sum(Millis(0)));

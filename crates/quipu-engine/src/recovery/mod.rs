@@ -1,9 +1,9 @@
-//! Lays the journal over the ledger: what a start does with a directory, and what `inspect` finds in one.
+//! Recovers a node's state by replaying the journal over the ledger, for a start and for `inspect`.
 //!
-//! In: a ledger, a journal, and the control file that says where it begins. Out: the table they describe together; or why they do not fit, in the words
-//! with which a start is refused.
+//! In: a ledger, a journal, and the control file with the journal's start. Out: the table that they
+//! describe together. If they do not fit: the error with which a start refuses them.
 //!
-//! Invariant: nothing is written.
+//! Invariant: recovery writes nothing.
 
 mod replay_batches;
 
@@ -31,41 +31,42 @@ use crate::sketches::{StoredPage, is_sketch_key};
 use crate::tokens::TokenRecord;
 use crate::watermark::Watermark;
 
-/// A directory, and what was found in it so far.
+/// A directory and its parts found so far.
 pub(crate) struct DataDir<'a> {
     pub(crate) vfs: &'a dyn Vfs,
     pub(crate) dir: &'a Path,
     pub(crate) control: &'a ControlState,
     pub(crate) segments: &'a [Segment],
     pub(crate) ledger: &'a dyn Ledger,
-    /// Threads that restore while the journal is read; `None`: as many as are worth it.
+    /// Threads that restore while the journal is read; `None`: a sensible number for this machine.
     pub(crate) threads: Option<usize>,
 }
 
-/// What ledger and journal describe together.
+/// The state that ledger and journal describe together.
 pub(crate) struct RecoveredState {
     pub(crate) table: Table,
     pub(crate) watermark: Watermark,
-    /// The ledger may have cells that are not in the table.
+    /// True if the ledger may have cells that are not in the table.
     pub(crate) unloaded: bool,
-    /// The newest time in either.
+    /// The newest time in ledger or journal.
     pub(crate) time: Millis,
-    /// How many records were read.
+    /// Number of records read.
     pub(crate) records: u64,
     /// The newest flush that the ledger has not carried out.
     pub(crate) flush: FlushMark,
     pub(crate) tail: Tail,
-    /// Lives that were registered with a shared store, and when.
+    /// Incarnations registered with a shared store, with their registration times.
     pub(crate) joined: BTreeMap<Incarnation, Millis>,
-    /// Tokens that were applied up to then may have been forgotten.
+    /// Tokens applied up to this time may have been forgotten.
     pub(crate) horizon: Millis,
-    /// What was said of namespaces at run time.
+    /// Run-time settings of namespaces.
     pub(crate) namespaces: RuntimeSettingsMap,
-    /// What is remembered of namespaces that are or were sampled.
+    /// Records of namespaces that are or were sampled.
     pub(crate) sampling: SamplingRecords,
 }
 
-/// What the ledger knows, if it knows anything; an error if that does not fit the journal.
+/// Reads the ledger's watermark, if it has one. Returns an error if the watermark does not fit the
+/// journal.
 pub(crate) fn read_watermark(
     ledger: &dyn Ledger,
     dir: &Path,
@@ -93,8 +94,8 @@ pub(crate) fn read_watermark(
     Ok(Some(watermark))
 }
 
-/// Reads the journal from its start, over what the ledger has of each shard; `visit` sees every whole record. A ledger that knows nothing yet gets
-/// a fresh watermark.
+/// Reads the journal from its start, over the ledger's state of each shard. `visit` gets every
+/// whole record. A ledger without a watermark gets a fresh one.
 pub(crate) fn recover(
     data_dir: DataDir<'_>,
     at_rest: Option<Watermark>,
@@ -134,13 +135,13 @@ pub(crate) fn recover(
             journal_replay.replay_record(record, batches)
         })
     });
-    // What was piled up came before whatever the reading met.
+    // The batched entries came before any error that the reading met.
     restored.map_err(JournalError::from)?;
     let tail = read?;
     let JournalReplay { time, records, flush, joined, namespaces, sampling, .. } = journal_replay;
     check_bodies(&table, ledger, dir)?;
     if tail.position < watermark.newest() {
-        // What the ledger has was synced in the journal first.
+        // The ledger holds only data that was synced in the journal first.
         let newest = watermark.newest();
         let reason = format!("the journal ends here, though the ledger has what it said up to position {newest}");
         return Err(JournalError::from(damage_at(segments, tail.position, reason)).into());
@@ -148,8 +149,8 @@ pub(crate) fn recover(
     Ok(RecoveredState { table, watermark, unloaded, time, records, flush, tail, joined, horizon, namespaces, sampling })
 }
 
-/// Takes the tokens at rest, all of them, since each retry asks for one; and all bodies of sketches. Returns the horizon, what was said of namespaces, and what was sampled in
-/// them.
+/// Loads all tokens at rest, since each retry looks one up, and all bodies of sketches. Returns the
+/// horizon, the run-time settings of namespaces, and their sampling records.
 fn load_aux_records(
     table: &Table,
     ledger: &dyn Ledger,
@@ -204,7 +205,7 @@ fn load_page(table: &Table, key: &[u8], value: &[u8]) -> Result<(), &'static str
     table.with_shard(table.shard_of(page.hash), |shard| shard.load_page(&page))
 }
 
-/// Looks at all bodies as sketches, and whether each is that of its cell.
+/// Parses all bodies as sketches and checks each against its cell.
 fn check_bodies(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(), OpenError> {
     let refused = |source| OpenError::Ledger { dir: dir.to_owned(), source };
     let damaged = |name: &[u8], reason: &str| {
@@ -256,12 +257,13 @@ fn check_bodies(table: &Table, ledger: &dyn Ledger, dir: &Path) -> Result<(), Op
     Ok(())
 }
 
-/// Takes what the journal says: entries of shards that the ledger does not have are piled up, to be restored; the rest is kept here.
+/// Replays journal records. Entries of shards that the ledger does not have go to replay batches;
+/// the rest is kept here.
 struct JournalReplay<'t> {
     table: &'t Table,
     segments: &'t [Segment],
     watermark: &'t Watermark,
-    /// What the ledger has of any shard ends before this.
+    /// The ledger's state of every shard ends before this.
     newest_at_rest: Position,
     time: Millis,
     records: u64,
@@ -278,7 +280,7 @@ impl JournalReplay<'_> {
         self.records += 1;
         let end = record.end();
         let is_flush = |(_, entry): &(usize, Result<Entry<'_>, _>)| matches!(entry, Ok(Entry::Flush { .. }));
-        // The ledger has carried out this record's flush: what was changed before it is not there any more.
+        // The ledger has carried out this record's flush: changes before it are gone.
         let carried_out = if end <= self.watermark.cleared {
             record.body.entries().enumerate().filter(is_flush).last()
         } else {
@@ -301,7 +303,8 @@ impl JournalReplay<'_> {
         }
     }
 
-    /// Takes an entry of any kind; whether a flush that the ledger has carried out comes behind it.
+    /// Replays an entry of any kind. `is_carried_out`: a flush that the ledger has carried out
+    /// follows it.
     fn replay_entry(
         &mut self,
         record: &Record<'_>,
@@ -320,7 +323,8 @@ impl JournalReplay<'_> {
                 return;
             }
             Entry::Start { .. } => return,
-            // Whatever the ledger has: that is what one of these records said, this one or a later one, which comes again.
+            // Applies regardless of the ledger's state: the ledger has this setting, or that of a
+            // later record, which is replayed too.
             Entry::Namespace { name, settings } => {
                 self.namespaces
                     .insert(name.into(), RuntimeSettings { settings: *settings, changed_at: record.body.time });
@@ -336,10 +340,10 @@ impl JournalReplay<'_> {
         }
     }
 
-    /// Whether the ledger does not have what a record that ends there says of the shard of a hash.
+    /// Returns true if the ledger lacks a record that ends at `end` for the shard of a hash.
     #[inline]
     fn is_newer_than_ledger(&self, hash: u64, end: Position) -> bool {
-        // Most records are newer than all that it has, and need not ask for the shard.
+        // Most records are newer than the whole ledger and need no lookup of the shard.
         end > self.newest_at_rest || end > self.watermark.shards[self.table.shard_of(hash)].newest
     }
 

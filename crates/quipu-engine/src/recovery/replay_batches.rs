@@ -1,13 +1,17 @@
-//! Entries of the journal on their way into the table, in piles: one for each group of shards.
+//! Batches journal entries by group of shards and restores each batch into the table.
 //!
-//! In: entries that the ledger does not have, in the order of the journal. Out: shards as these entries say.
+//! In: entries that the ledger does not have, in journal order. Out: restored shards.
 //!
-//! Restored one by one, an entry takes as long as the memory of its counter takes to come, and nearly all of the time of a start is that. So entries wait until there are a thousand of a group, and are restored in one go: what
-//! one needs is asked for while those before it are restored. Groups have nothing to do with one another, so if the journal is long, threads restore them while it is read on.
+//! Restored one by one, an entry costs one cache miss for its counter's memory. These misses would
+//! take nearly all the time of a start. So entries wait until a group has about a thousand, and are
+//! restored at once. The memory of later entries is prefetched while earlier ones are restored.
+//! Groups are independent, so for a long journal several threads restore them while the journal is
+//! read on.
 //!
 //! Invariants:
-//! - the entries of a shard are restored in the order in which they came: a group has one pile, and one thread that takes it;
-//! - of several entries that make no sense, the one that came first is told of.
+//! - the entries of a shard are restored in their journal order: a group has one open batch, and
+//!   one thread that takes its batches;
+//! - of several invalid entries, the first one is reported.
 
 use std::io;
 use std::ops::Range;
@@ -30,60 +34,64 @@ use crate::sync::MutexGuard;
 use crate::tokens::{AppliedToken, LastSequence};
 use crate::watermark::Watermark;
 
-/// Groups of shards, at most: enough for all threads, and so few that where each pile ends stays near whoever reads.
+/// Most groups of shards: enough for all threads, and few enough that the batch ends stay in the
+/// reader's cache.
 const GROUPS_MAX: usize = 64;
 
-/// A pile is restored when it has so many entries: all piles together take 4 MB then, with names of 20 bytes.
+/// A batch is restored at this many entries: all batches together take 4 MB then, with names of 20
+/// bytes.
 const BATCH_ENTRIES_MAX: usize = 1024;
 
-/// Or so many bytes: names and sketches may be long.
+/// A batch is also restored at this many bytes: names and sketches may be long.
 const BATCH_BYTES_MAX: usize = 64 << 10;
 
-/// An entry asks for the next piece of memory that it needs so many entries after the last.
+/// Number of entries between the prefetch steps of an entry.
 const PREFETCH_STEPS: usize = 16;
 
-/// Piles that wait for a thread; beyond it the reading does. Few, since with large sketches each may be as large as one of them.
+/// Most batches that wait for a thread; beyond it the reader waits. Small, since with large
+/// sketches each batch may be as large as one of them.
 const WAITING_BATCHES_MAX: usize = 4;
 
-/// Threads that restore, beside the one that reads, where that is not said: as many as there are cores, since who reads waits for them, and no more than it has work for.
+/// Default number of restoring threads besides the reader: at most the number of cores, since the
+/// reader waits for them. Beyond this bound there is no work for them.
 const THREADS_MAX: usize = 4;
 
-/// A journal up to this long is restored by who reads it: before a thread had begun, it would be over.
+/// Longest journal that its reader restores itself: it would be done before a thread had started.
 const INLINE_BYTES_MAX: usize = 4 << 20;
 
-/// Where entries are restored, and what tells of those that make no sense.
+/// Target of the restore, and the sources for damage reports.
 pub(super) struct ReplayTarget<'t> {
     table: &'t Table,
     ledger: &'t dyn Ledger,
     dir: &'t Path,
     segments: &'t [Segment],
     watermark: &'t Watermark,
-    /// Two to this are the shards of a group.
+    /// A group has 2^`group_bits` shards.
     group_bits: u32,
 }
 
-/// All piles.
+/// The batches of all groups.
 pub(super) struct ReplayBatches<'scope, 'env: 'scope> {
     scope: &'scope Scope<'scope, 'env>,
     target: &'env ReplayTarget<'env>,
     batches: Vec<ReplayBatch>,
-    /// Threads to begin with, once so many bytes more were piled up.
+    /// Threads to start, once `inline_bytes` more bytes were batched.
     threads_wanted: usize,
     inline_bytes: usize,
     threads: Vec<ReplayThread<'scope>>,
-    /// Piles that were restored, to be filled again.
+    /// Restored batches, for reuse.
     recycled: (Sender<ReplayBatch>, Receiver<ReplayBatch>),
-    /// The first that makes no sense, of those restored here.
+    /// The first invalid entry among those restored on this thread.
     first_damage: Option<EntryDamage>,
 }
 
-/// One that restores.
+/// A restoring thread.
 struct ReplayThread<'scope> {
     sender: SyncSender<(usize, ReplayBatch)>,
     thread: ScopedJoinHandle<'scope, Option<EntryDamage>>,
 }
 
-/// Where an entry makes no sense, and what is wrong with it.
+/// Position of an invalid entry's record, and the damage.
 type EntryDamage = (Position, Damage);
 
 /// Entries of one group, oldest first.
@@ -94,10 +102,10 @@ struct ReplayBatch {
     bytes: Vec<u8>,
 }
 
-/// An entry, of which some bytes are beside it.
+/// An entry; its bytes are in the batch.
 struct ReplayItem {
     hash: u64,
-    /// Where its record begins, and how long that is.
+    /// Position and length of its record.
     record: Position,
     record_bytes: u32,
     payload: ReplayPayload,
@@ -105,22 +113,23 @@ struct ReplayItem {
 }
 
 impl ReplayItem {
-    /// Where its record ends.
+    /// Position of the end of its record.
     fn end(&self) -> Position {
         self.record.plus(u64::from(self.record_bytes))
     }
 }
 
-/// What the bytes of an entry are.
+/// Form of an entry's bytes.
 #[derive(Clone, Copy)]
 enum ReplayPayload {
-    /// The name of a counter, which has this value.
+    /// The name of a counter with this value.
     PlainCell(i64, PriorExistence),
-    /// An entry as the journal has it, of a record of this time.
+    /// An entry in journal encoding, from a record of this time.
     Entry(Millis),
 }
 
-/// Has entries piled up by `read`, and restores all of them. `threads`: how many are to help; `None`: as many as are worth it.
+/// Restores all entries that `read` pushes. `threads`: number of restoring threads; `None`: a
+/// sensible number for this machine.
 pub(super) fn replay_parallel<T>(
     restored: &ReplayTarget<'_>,
     threads: Option<usize>,
@@ -154,20 +163,20 @@ impl<'scope, 'env> ReplayBatches<'scope, 'env> {
         }
     }
 
-    /// Puts an entry of this record on the pile of its group.
+    /// Adds an entry of this record to the batch of its group.
     pub fn push(&mut self, hash: u64, record: &Record<'_>, entry: &[u8]) {
         let group = self.target.group_of(hash);
         self.push_payload(group, hash, record, ReplayPayload::Entry(record.body.time), entry);
     }
 
-    /// The same, of an entry that nothing else needs to be known of.
+    /// Adds a plain cell, which needs no further data.
     #[inline]
     pub fn push_plain_cell(&mut self, hash: u64, record: &Record<'_>, count: &PlainCell<'_>) {
         let group = self.target.group_of(hash);
         self.push_payload(group, hash, record, ReplayPayload::PlainCell(count.value, count.before), count.name);
     }
 
-    /// Puts an entry that is about every shard on every pile.
+    /// Adds an entry that concerns every shard to every batch.
     pub fn push_everywhere(&mut self, record: &Record<'_>, entry: &[u8]) {
         for group in 0..self.batches.len() {
             let hash = self.target.table.first_hash(self.target.shards(group).start);
@@ -179,7 +188,7 @@ impl<'scope, 'env> ReplayBatches<'scope, 'env> {
     fn push_payload(&mut self, group: usize, hash: u64, record: &Record<'_>, payload: ReplayPayload, bytes: &[u8]) {
         let batch = &mut self.batches[group];
         batch.bytes.extend_from_slice(bytes);
-        // A record has a bound far below.
+        // A record has a bound far below `u32::MAX`.
         let (record_bytes, bytes) = (record.bytes as u32, bytes.len() as u32);
         batch.items.push(ReplayItem { hash, record: record.position, record_bytes, payload, bytes });
         if batch.items.len() >= BATCH_ENTRIES_MAX || batch.bytes.len() >= BATCH_BYTES_MAX {
@@ -187,13 +196,13 @@ impl<'scope, 'env> ReplayBatches<'scope, 'env> {
         }
     }
 
-    /// Has a pile restored.
+    /// Restores a batch, or submits it to a thread.
     fn submit_batch(&mut self, group: usize) {
         let empty = self.recycled.1.try_recv().unwrap_or_default();
         let mut batch = std::mem::replace(&mut self.batches[group], empty);
         self.inline_bytes = self.inline_bytes.saturating_sub(batch.bytes.len());
         if self.inline_bytes == 0 && self.threads.len() < self.threads_wanted {
-            // Without them it takes longer, and is done as well.
+            // Without threads the restore takes longer, but completes.
             self.threads = (0..self.threads_wanted).map_while(|_| self.spawn_thread().ok()).collect();
             self.threads_wanted = self.threads.len();
         }
@@ -204,7 +213,7 @@ impl<'scope, 'env> ReplayBatches<'scope, 'env> {
                 batch.clear();
                 self.batches[group] = batch;
             }
-            // Who does not take it any more has panicked, which is found out at the end.
+            // A send fails only if the thread has panicked, which `finish` finds out.
             threads => drop(self.threads[group % threads].sender.send((group, batch))),
         }
     }
@@ -217,7 +226,7 @@ impl<'scope, 'env> ReplayBatches<'scope, 'env> {
             for (group, mut batch) in receiver {
                 bad = earlier_damage(bad, restored.restore_batch(group, &batch).err());
                 batch.clear();
-                // Nobody wants it at the end.
+                // At the end nothing receives it.
                 let _ = recycled.send(batch);
             }
             bad
@@ -225,7 +234,7 @@ impl<'scope, 'env> ReplayBatches<'scope, 'env> {
         Ok(ReplayThread { sender, thread })
     }
 
-    /// Has all that are left restored; an error if an entry made no sense.
+    /// Restores all remaining batches; an error if an entry was invalid.
     fn finish(mut self) -> Result<(), Damage> {
         for group in 0..self.batches.len() {
             if !self.batches[group].items.is_empty() {
@@ -241,13 +250,13 @@ impl<'scope, 'env> ReplayBatches<'scope, 'env> {
     }
 }
 
-/// So many threads are worth it here: on one core none.
+/// Default number of restoring threads: none on one core.
 fn default_thread_count() -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     if cores == 1 { 0 } else { cores.min(THREADS_MAX) }
 }
 
-/// Of two, the one that came first.
+/// Returns the earlier of two damages.
 fn earlier_damage(one: Option<EntryDamage>, other: Option<EntryDamage>) -> Option<EntryDamage> {
     one.into_iter().chain(other).min_by_key(|(record, _)| *record)
 }
@@ -261,7 +270,7 @@ impl ReplayBatch {
 }
 
 impl<'t> ReplayTarget<'t> {
-    /// Into this table, over what the ledger has as of this watermark.
+    /// Restores into this table, over the ledger as of this watermark.
     pub fn new(
         table: &'t Table,
         ledger: &'t dyn Ledger,
@@ -269,7 +278,7 @@ impl<'t> ReplayTarget<'t> {
         segments: &'t [Segment],
         watermark: &'t Watermark,
     ) -> ReplayTarget<'t> {
-        // Of both, shards and groups, there are a power of two.
+        // Shards and groups are powers of two in number.
         let group_bits = (table.shard_count() / GROUPS_MAX).max(1).trailing_zeros();
         ReplayTarget { table, ledger, dir, segments, watermark, group_bits }
     }
@@ -294,7 +303,9 @@ impl<'t> ReplayTarget<'t> {
         let mut guesses = [None; 2 * PREFETCH_STEPS];
         let entry_before =
             |step: usize, steps: usize| step.checked_sub(steps).and_then(|at| Some((at, entries.get(at)?)));
-        // What an entry needs is asked for while those before it are restored: which slot it is, where that lies, and the slot, each after the other has come.
+        // The loop prefetches the memory of later entries while it restores earlier ones. An entry
+        // needs its bucket, then its slot's address, then the slot; each step waits for the one
+        // before.
         for step in 0..entries.len() + 3 * PREFETCH_STEPS {
             if let Some((_, item)) = entry_before(step, 0) {
                 shards[at(item)].prefetch_bucket(item.hash);
@@ -317,7 +328,7 @@ impl<'t> ReplayTarget<'t> {
                     ReplayPayload::Entry(time) => {
                         match Entry::decode(entry_bytes).expect("it was read before it was piled up") {
                             Entry::Flush { epoch } => {
-                                // Nothing else removes what was guessed.
+                                // Nothing else removes a guessed slot.
                                 guesses = [None; 2 * PREFETCH_STEPS];
                                 self.restore_flush(first, &mut shards, item.end(), epoch);
                                 Ok(())
@@ -344,7 +355,7 @@ impl<'t> ReplayTarget<'t> {
         Ok(())
     }
 
-    /// Restores a counter of which nothing but its value is said.
+    /// Restores a plain cell: only the value of its counter is set.
     #[inline]
     fn restore_plain_cell(
         &self,
@@ -354,7 +365,7 @@ impl<'t> ReplayTarget<'t> {
         (name, value): (&[u8], i64),
         before: PriorExistence,
     ) -> Result<(), Damage> {
-        // Most often it was restored before, and nothing but its value is another one.
+        // Usually the counter was restored before, and only its value differs.
         if let Some(guess) = guess
             && shard.find_plain(guess, name).is_some_and(|(_, epoch)| epoch == Epoch::FIRST)
         {
@@ -366,7 +377,7 @@ impl<'t> ReplayTarget<'t> {
         Ok(())
     }
 
-    /// Removes everything from shards of which the ledger does not know that it was.
+    /// Clears the shards for which the ledger lacks this flush.
     fn restore_flush(&self, first: usize, shards: &mut [MutexGuard<'_, Shard>], end: Position, epoch: Epoch) {
         for (shard, mark) in shards.iter_mut().zip(&self.watermark.shards[first..]) {
             if mark.newest < end {
@@ -420,7 +431,7 @@ impl<'t> ReplayTarget<'t> {
         Ok(())
     }
 
-    /// Whether a counter existed before an entry of it.
+    /// Returns true if a counter existed before this entry.
     fn existed_before(
         &self,
         shard: &mut Shard,
@@ -446,7 +457,7 @@ impl<'t> ReplayTarget<'t> {
     }
 }
 
-/// What this node says of a counter on a shared store, from an entry.
+/// Decodes this node's own cells of a counter on the shared store, from an entry.
 fn decode_own_cells(bytes: &[u8]) -> Result<Option<Box<OwnCells>>, &'static str> {
     match bytes {
         [] => Ok(None),
@@ -464,12 +475,12 @@ mod tests {
     use super::*;
     use crate::journal::format::{RecordBody, RecordHeader, put_sketch, put_time};
 
-    /// The body of a record with a change of a sketch that has no cell.
+    /// Body of a record with a sketch change that has no cell.
     fn lone_change(name: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
         put_time(&mut body, Millis(1));
         put_sketch(&mut body, name, (1, 0), 1, true);
-        // Without an edit.
+        // No edits.
         body.push(0);
         body
     }
@@ -480,7 +491,7 @@ mod tests {
         let (table, watermark) = (Table::new(8, 5), Watermark::new(1, 8, 5));
         let restored = ReplayTarget::new(&table, &ledger, Path::new("data"), &[], &watermark);
         let mut names: Vec<String> = (0..20).map(|number| format!("name {number}")).collect();
-        // Groups are gone through in their order: the last comes first.
+        // Groups are processed in order: the last comes first.
         names.sort_by_key(|name| std::cmp::Reverse(table.hash(name.as_bytes())));
         for threads in [None, Some(0), Some(1), Some(3)] {
             let ((), found) = replay_parallel(&restored, threads, |batches| {

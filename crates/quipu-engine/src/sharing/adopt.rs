@@ -1,13 +1,20 @@
-//! A life that the store has forgotten, and an operator's word on what becomes of what it had not settled.
+//! Adopts an incarnation that the store has forgotten: an operator decides about its unconfirmed
+//! adds.
 //!
-//! In: one of this node's lives. Out: its cells are gone; what it is not known to have put is said by the present life, or by nobody.
+//! In: one of this node's incarnations. Out: its cells are gone; its unconfirmed adds count in the
+//! present incarnation, or not at all.
 //!
-//! A life that was away until its cells were folded and forgotten cannot settle any more: the row would take all that it says for new. What this node knows is how much of it the store
-//! has confirmed. The rest was added after that, or was in a put whose answer is not on this disk: the adds of one settle at the most, of which nobody can tell whether they count already.
+//! A node may be away until the store has folded and forgotten one of its incarnations. That
+//! incarnation cannot settle any more: the row would take its whole value as new. The node knows
+//! how much of the value the store has confirmed. The rest was added later, or its put has no
+//! recorded reply on this disk. Such a put holds the adds of one settle at most, and these may
+//! count already.
 //!
-//! Of a sketch nobody can tell what of a body the store has: all of it is said by the present life, or nothing.
+//! For a sketch, the part of a body that the store has is unknown. The present incarnation takes
+//! over the whole body, or nothing.
 //!
-//! Invariant: a cell goes in the same record in which its rest is said by the present life. So this may be ended at any point and done again, and counts once.
+//! Invariant: one record removes a cell and adds its rest to the present incarnation. So an
+//! adoption may stop at any point and run again, and counts once.
 
 use quipu_model::shared::{OwnValue, Shard};
 use quipu_model::{Incarnation, LedgerError, NameBuf, Refusal};
@@ -17,53 +24,56 @@ use super::settle::as_name;
 use crate::sync::{Ordering, lock};
 use crate::turn::Turn;
 
-/// What becomes of the adds that the store is not known to have.
+/// Treatment of adds that the store is not known to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnconfirmedAdds {
     /// They count, from now on.
     Count,
-    /// They do not.
+    /// They do not count.
     Drop,
 }
 
-/// What an adoption found.
+/// Result of an adoption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdoptionReport {
-    /// Counters that the life had cells of.
+    /// Number of counters with cells of the incarnation.
     pub counters: u64,
-    /// Those with adds that the store is not known to have.
+    /// Number of counters with unconfirmed adds.
     pub unconfirmed: u64,
-    /// Their sum.
+    /// Sum of the unconfirmed adds.
     pub sum: i128,
-    /// Sketches of which the store is not known to have the newest: all that the life had observed in them counts, or nothing.
+    /// Number of sketches with an unconfirmed newest state. All observations of the incarnation in
+    /// them count, or none.
     pub sketches: u64,
 }
 
-/// Why a life could not be adopted, or not in full: what was done so far stays, and the rest may be tried again.
+/// Reason why an adoption failed or stopped. Finished counters stay adopted; the rest may be tried
+/// again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
-    /// It is the one that counts now.
+    /// The incarnation is the present one.
     #[error("it is the present life of this node")]
     Present,
-    /// Nobody can have forgotten it.
+    /// The incarnation was never registered, so no store can have forgotten it.
     #[error("it was never registered with a store: the node settles what it has said when it starts")]
     NeverRegistered,
-    /// Something at rest could not be read.
+    /// Data at rest could not be read.
     #[error("read what rests: {0}")]
     Ledger(#[from] LedgerError),
-    /// Something could not be written down.
+    /// A change could not be journaled.
     #[error("{}: {refusal}", .name.escape_ascii())]
     Refused {
-        /// Of which counter.
+        /// Name of the counter.
         name: Vec<u8>,
-        /// Why.
+        /// The journal's refusal.
         refusal: Refusal,
     },
 }
 
 impl Sharing<'_> {
-    /// Goes through all that a life of this node has said. Only for one that the store has forgotten: of any other, the node knows better what to do.
+    /// Adopts all cells of an incarnation of this node. Only for an incarnation that the store has
+    /// forgotten: the node settles any other one correctly by itself.
     pub fn adopt(self, incarnation: Incarnation, adds: UnconfirmedAdds) -> Result<AdoptionReport, AdoptError> {
         if incarnation == self.link.incarnation() {
             return Err(AdoptError::Present);
@@ -82,13 +92,14 @@ impl Sharing<'_> {
                 report.sum = report.sum.saturating_add(sum);
             }
         }
-        // Nothing of it is left to be settled, so nobody has to know that it was registered.
+        // Nothing of it is left to settle, so its registration need not be remembered.
         lock(&self.inner.joined).remove(&incarnation);
         lock(&self.link.lease).successions.remove(&incarnation);
         Ok(report)
     }
 
-    /// Whether the life had a cell of this counter, the sum of what the store is not known to have, and whether there is such a thing of a sketch.
+    /// Adopts one counter. Returns whether it had a cell of the incarnation, the unconfirmed sum,
+    /// and whether a sketch is unconfirmed.
     fn adopt_one(
         &self,
         name: &NameBuf,
@@ -126,7 +137,7 @@ impl Sharing<'_> {
                 counter.remove_body(number, count);
                 self.link.has_added.fetch_or(count, Ordering::AcqRel);
             }
-            // What is shown may have had some of it.
+            // The shown value may include some of it.
             counter.own_cells.invalidate_row();
             (had, sum, sketch)
         });

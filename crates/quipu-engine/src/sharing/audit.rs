@@ -1,11 +1,19 @@
-//! Compares everything this node says with the store: all own cells are put again.
+//! Audits this node's own cells against the store: puts all of them again.
 //!
-//! In: the ledger and the table. Out: every counter of which this node says something, on the list of the unsettled; the verdicts do the rest.
+//! In: the ledger and the table. Out: every counter with own cells, listed as unsettled; the
+//! verdicts do the rest.
 //!
-//! A pass is made after joining, when the store was found to have lost something, when an older life can be acted for, when more than is
-//! remembered has left memory unsettled, and every `audit_every`. It goes at the pace at which the store confirms.
+//! A pass runs:
+//! - after joining;
+//! - after a detected loss in the store;
+//! - when this node may act for an older incarnation;
+//! - when more unsettled counters have left memory than the list can remember;
+//! - every `audit_every`.
 //!
-//! Invariant: a pass is over when all that it has listed was confirmed; only then are older lives that it covered retired.
+//! The store's confirmations set its pace.
+//!
+//! Invariant: a pass ends when everything that it listed is confirmed. Only then are the older
+//! incarnations that it covered retired.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -21,57 +29,57 @@ use super::shared_counter::Authority;
 use crate::sync::{Ordering, lock};
 use crate::turn::Turn;
 
-/// So many counters may be due to be put, or doubted and not confirmed, before the pass goes on. Counters that go on changing are
-/// always unsettled, and most of them are not due: they hold up no pass.
+/// Most counters due for a put, or doubted and unconfirmed, before the pass goes on. Counters that
+/// keep changing are always unsettled, but most of them are not due and hold up no pass.
 const BACKLOG_MAX: usize = 4_096;
 
-/// Whether everything was confirmed is looked at this often.
+/// Interval between checks that everything is confirmed.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// State of the audit passes.
 #[derive(Default)]
 pub(super) struct StoreAudit {
-    /// Another pass is wanted.
+    /// Another pass is requested.
     requested: bool,
-    /// The store has lost something, and not everything was put again yet.
+    /// The store has lost data, and not everything was put again yet.
     pub has_loss: bool,
-    /// How many passes have begun.
+    /// Number of passes begun.
     passes_begun: u64,
-    /// The next shard of the pass under way.
+    /// The next shard of the pass in progress.
     next_shard: Option<usize>,
-    /// Whether that pass makes up for what was lost.
+    /// True if that pass repairs the loss.
     repairs_loss: bool,
-    /// When it is looked again whether everything was confirmed.
+    /// Time of the next check that everything is confirmed.
     next_check_at: Duration,
-    /// Everything was confirmed; this seal, or a later one, has that at rest.
+    /// Everything is confirmed; this seal, or a later one, has that at rest.
     awaited_seal: Option<u32>,
-    /// When the last one was over.
+    /// End of the last pass.
     ended_at: Option<Duration>,
-    /// Whether drift was logged since.
+    /// True if drift was logged since.
     has_logged_drift: bool,
 }
 
 impl Sharing<'_> {
-    /// How many passes have begun.
+    /// Number of passes begun.
     pub(super) fn audit_passes(&self) -> u64 {
         lock(&self.link.audit).passes_begun
     }
 
-    /// Wants another pass.
+    /// Requests another pass.
     pub(super) fn request_audit(&self, lost: bool) {
         let mut audit = lock(&self.link.audit);
         audit.requested = true;
         audit.has_loss |= lost;
-        // The pass under way does not make up for a loss that came after it began.
+        // The pass in progress does not repair a loss that came after it began.
         audit.repairs_loss &= !lost;
     }
 
-    /// Whether the store has lost something that was not put again yet: nothing is folded meanwhile.
+    /// Returns true while a loss of the store is not repaired. Nothing is folded meanwhile.
     pub(super) fn is_repairing_loss(&self) -> bool {
         lock(&self.link.audit).has_loss
     }
 
-    /// A row is older than an epoch that the store has shown before. Logged once a pass.
+    /// Logs a row older than an epoch that the store has shown before. Logs once per pass.
     pub(super) fn log_drift(&self, name: &[u8]) {
         if !std::mem::replace(&mut lock(&self.link.audit).has_logged_drift, true) {
             let counter = String::from_utf8_lossy(name);
@@ -79,18 +87,18 @@ impl Sharing<'_> {
         }
     }
 
-    /// Asks for a pass now; for an operator.
+    /// Requests a pass now, for an operator.
     pub fn begin_audit(self) {
         self.request_audit(false);
     }
 
-    /// Whether a pass is under way or wanted.
+    /// Returns true if a pass is in progress or requested.
     pub fn is_auditing(self) -> bool {
         let audit = lock(&self.link.audit);
         audit.requested || audit.next_shard.is_some() || audit.ended_at.is_none()
     }
 
-    /// One piece of a pass: a shard; how many counters were listed.
+    /// Runs one piece of a pass, a shard; returns the number of counters listed.
     pub async fn audit(self) -> usize {
         let now = self.elapsed();
         if !self.link.may_put(now) {
@@ -124,23 +132,25 @@ impl Sharing<'_> {
         listed.unwrap_or(0)
     }
 
-    /// Whether few enough counters wait for the store. When it has confirmed all that the pass listed before, the pass goes on however
-    /// many others are due: a store that takes no more than what changes must not keep the pass from its end.
+    /// Returns true if few enough counters wait for the store. Once the store has confirmed
+    /// everything listed, the pass goes on regardless of other due counters. A store that can take
+    /// only the changes must not block the end of the pass.
     fn may_list(&self, now: Duration) -> bool {
         let table = &self.inner.table;
         let (mut unconfirmed, mut due) = (0, 0);
         for shard in 0..table.shard_count() {
             let shard = table.lock(shard);
-            // What the store does not take is tried again for as long as that lasts; the pass waits for it at its end.
+            // Failing puts are retried as long as they fail; the pass waits for them at its end.
             unconfirmed += shard.unsettled.unconfirmed_not_failing();
             due += shard.unsettled.due(now).take(BACKLOG_MAX + 1 - due.min(BACKLOG_MAX)).count();
         }
         unconfirmed == 0 || unconfirmed + due <= BACKLOG_MAX
     }
 
-    /// Lists what this node says in a shard, at rest or not; `None` if it could not, and is to try again.
+    /// Lists the own cells of a shard, in memory and at rest. `None`: it failed and must be
+    /// retried.
     fn list_shard(&self, index: usize) -> Option<usize> {
-        // What leaves memory from here on is looked for again.
+        // Counters that leave memory from here on are looked for again.
         self.inner.table.lock(index).evicted_unsettled = false;
         let names = self.list_own_names(index).ok()?;
         for name in &names {
@@ -152,7 +162,7 @@ impl Sharing<'_> {
         Some(names.len())
     }
 
-    /// All names of a shard of which this node says something, in memory and at rest.
+    /// All names of a shard with own cells of this node, in memory and at rest.
     pub(super) fn list_own_names(&self, index: usize) -> Result<BTreeSet<NameBuf>, LedgerError> {
         let table = &self.inner.table;
         let mut names: BTreeSet<NameBuf> = {
@@ -164,7 +174,7 @@ impl Sharing<'_> {
             |hash| if table.shard_of(hash) == index { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
         let visited = ledger.range_own_cells(table.first_hash(index), &mut |hash, name, own| {
             here(hash)?;
-            // Of some only what others say is known.
+            // Counters with an empty record: this node has no cells, only the value of others.
             if own == NO_CELLS {
                 names_without_own.insert(NameBuf::from(name))
             } else {
@@ -173,7 +183,7 @@ impl Sharing<'_> {
             ControlFlow::Continue(())
         });
         visited?;
-        // Counters of the days before the store.
+        // Counters from before the shared store.
         let visited = ledger.range(table.first_hash(index), &mut |hash, name, _| {
             here(hash)?;
             let name = NameBuf::from(name);
@@ -186,7 +196,8 @@ impl Sharing<'_> {
         Ok(names)
     }
 
-    /// What this node says of a counter is to be confirmed anew; false if there was no room to write down what that changes.
+    /// Marks the own cells of a counter as unconfirmed. Returns false if the journal had no room
+    /// for the change.
     pub(super) fn mark_unconfirmed(&self, name: &NameBuf) -> bool {
         let (now, present) = (self.elapsed(), self.link.incarnation());
         let mut turn = Turn::new(self.inner);
@@ -209,7 +220,7 @@ impl Sharing<'_> {
                 let succession = (cell.incarnation != present).then(|| self.link.succession(cell.incarnation));
                 let authority = match succession {
                     None => Authority::Granted,
-                    // All of it was confirmed, and it is about to be over.
+                    // All of it was confirmed, and it is about to be retired.
                     Some(Succession::Settled) => Authority::Pending,
                     Some(succession) => Authority::from_succession(succession, now),
                 };
@@ -231,7 +242,7 @@ impl Sharing<'_> {
         turn.finish();
         let Ok((lost, keeps)) = lost else { return false };
         if keeps {
-            // Whether the store still has what is kept, its row tells.
+            // The row shows whether the store still has the kept cells.
             self.link.queue_refresh(name);
         }
         self.follow_up(name, super::shared_counter::FollowUp { forgotten: lost, ..Default::default() });
@@ -239,13 +250,13 @@ impl Sharing<'_> {
         true
     }
 
-    /// Whether something that was listed is not confirmed yet.
+    /// Returns true if a listed counter is not confirmed yet.
     fn has_unconfirmed(&self) -> bool {
         let table = &self.inner.table;
         (0..table.shard_count()).any(|index| table.lock(index).unsettled.unconfirmed() > 0)
     }
 
-    /// Everything was listed: the pass is over once all of it is confirmed, and that is at rest.
+    /// Ends the pass once everything listed is confirmed, and the confirmations are at rest.
     fn end_pass(&self) {
         let table = &self.inner.table;
         let left = (0..table.shard_count()).any(|shard| table.lock(shard).evicted_unsettled);
@@ -257,7 +268,7 @@ impl Sharing<'_> {
             }
             audit.next_check_at = now + CHECK_EVERY;
             if left {
-                // Something has left memory before it was confirmed: once more.
+                // A counter left memory before it was confirmed: another pass.
                 (audit.next_shard, audit.awaited_seal) = (Some(0), None);
                 audit.passes_begun += 1;
                 return;
@@ -274,17 +285,19 @@ impl Sharing<'_> {
             audit.has_logged_drift = false;
             audit.has_loss &= !audit.repairs_loss;
             if audit.has_loss {
-                // What it has found confirmed before the loss may be what was lost: the next pass decides.
+                // A cell confirmed before the loss may be a lost one: the next pass decides.
                 return;
             }
             audit.passes_begun
         };
         for (incarnation, succession) in &mut lock(&self.link.lease).successions {
             match *succession {
-                // Acted for since before the pass began, and all along: all of it was listed.
+                // This node has acted for it since before the pass began, without a break: all of
+                // it was listed.
                 Succession::Held { since, until } if since < pass && until > now => *succession = Succession::Settled,
                 Succession::Late { since, .. } if since < pass => *succession = Succession::Finished,
-                // Forgotten since before the pass began: its cells were dropped, and that is at rest.
+                // Forgotten since before the pass began: its cells were dropped, and that is at
+                // rest.
                 Succession::Forgotten { since } if since < pass => drop(lock(&self.inner.joined).remove(incarnation)),
                 _ => {}
             }

@@ -1,17 +1,25 @@
-//! Bodies of sketches: this node's own go to the store, those of the others come back, and what is shown is all of them laid together.
+//! Settles bodies of sketches: puts this node's own, reads the others, and merges all for the shown
+//! sketch.
 //!
-//! In: a counter's own bodies that changed; a row and the bodies beside it. Out: puts of changed pages; the own bodies under the epoch that the row has; the sketch that is shown.
+//! In: changed own bodies of a counter; a row with its bodies. Out: puts of changed pages; own
+//! bodies under the row's epoch; the shown sketch.
 //!
-//! A body of uniques is the node's. Of other sketches each life has a body of its own, and what becomes of it is what becomes of any cell of that life: the newest that it said counts, whoever brings it; only the present life goes on with it; one
-//! that is over is put by whoever may act for it, under its own name and seq, until it is known to be there.
+//! A body of uniques belongs to the node. For other sketches each incarnation has a body of its
+//! own. It follows the rules of a cell: the newest state counts, regardless of the node that puts
+//! it. Only the present incarnation changes its body. An authorised successor puts an ended
+//! incarnation's body, under that incarnation's name and seq, until the store is known to have it.
 //!
 //! Invariants:
-//! - what is put is synced first, as with cells, and under the cell that says how often the body has changed;
-//! - an own body that the store kept less of when its epoch ended goes on with what was counted since, and is written down before it is put;
-//! - what is shown is of one reading of the store, and of the own body of the same moment;
-//! - where the store has a body of the node itself that this node never put, which is so after a loss here, and where somebody else runs on a copy of its directory, that one is gone on with, and all of the own body is taken in.
+//! - a body is synced before its put, as with cells, under the cell that holds the body's version;
+//! - at the end of an epoch, the part of an own body that the store did not keep is carried; it is
+//!   journaled before its put;
+//! - the shown sketch comes from one reading of the store, and from the own body of the same
+//!   moment;
+//! - the store may have a node body that this node never put, after a loss here or from a copy of
+//!   its directory. Then the node continues from that body and merges all of its own into it.
 //!
-//! Not here: how often the store is asked (`settle`, `fetch`), what a cell's verdict means (`quipu_model::shared`).
+//! Not here: how often the store is read and written (`settle`, `fetch`), the meaning of a cell's
+//! verdict (`quipu_model::shared`).
 
 use std::cmp::Ordering;
 
@@ -33,39 +41,39 @@ use crate::sketches::{Body, CarriedDelta, UnsettledChanges, is_idempotent, key_p
 use crate::sync::Ordering as Sync;
 use crate::turn::Turn;
 
-/// A put that does not go on from what the store has is made anew so often at once.
+/// Immediate retries of a put that does not continue from the store's state.
 const PUT_TRIES: usize = 3;
 
-/// What the store has beside a row.
+/// The bodies beside a row in the store.
 pub struct RowBodies {
-    /// The bodies of other nodes, laid together; refused if that cannot be.
+    /// The bodies of other nodes, merged; refused if they cannot be merged.
     others: Result<Option<Sketch>, Refusal>,
-    /// Those of this node and its lives; refused if one makes no sense to it.
+    /// The bodies of this node and its incarnations; refused if one is invalid.
     ours: Vec<(Writer, Result<Sketch, Refusal>)>,
 }
 
-/// What is to be shown of a counter.
+/// The sketch that a counter is to show.
 #[derive(Debug)]
 pub enum ShownBody {
-    /// What is shown already.
+    /// No change.
     Unchanged,
     /// No sketch.
     NoSketch,
-    /// This one.
+    /// This sketch.
     Sketch(Box<Sketch>),
 }
 
 impl RowBodies {
-    /// Beside a row without bodies.
+    /// No bodies beside the row.
     pub const NONE: RowBodies = RowBodies { others: Ok(None), ours: Vec::new() };
 
-    /// Most bytes that this node's own body may come to by hearing of it.
+    /// Most bytes that this node's own body may grow to by merging the store's.
     pub fn own_bytes_max(&self) -> usize {
         let own = self.ours.iter().filter(|(writer, _)| writer.incarnation == NODE_INCARNATION);
         own.map(|(_, own)| own.as_ref().map_or(0, |own| own.bytes().len() * 4)).sum()
     }
 
-    /// From what was read.
+    /// Sorts and merges the bodies of a read.
     pub fn from_store(fetched: &RowWithBodies, node: NodeId, key: &Key) -> RowBodies {
         if fetched.row.snapshot.is_due(fetched.row.at) {
             return RowBodies::NONE;
@@ -85,7 +93,7 @@ impl RowBodies {
     }
 }
 
-/// A sketch from the store.
+/// Decodes a sketch from the store.
 pub(super) fn decode_sketch(body: &Beside, key: &Key) -> Result<Sketch, Refusal> {
     let kind = SketchKind::from_code(body.shape.kind).ok_or(Refusal::WrongKind)?;
     if body.shape.key != key_print(key, kind) {
@@ -105,7 +113,7 @@ pub(super) fn merge_sketch(into: Option<Sketch>, other: Sketch, key: &Key) -> Re
 }
 
 impl SharedCounter<'_> {
-    /// Looks at the own body with this number.
+    /// Takes out the own body with this number for the duration of `work`.
     pub(super) fn with_body<T>(&mut self, number: u16, work: impl FnOnce(&mut Self) -> T) -> T {
         (self.body, self.body_number) = (self.bodies.remove(&number), number);
         let result = work(self);
@@ -113,20 +121,21 @@ impl SharedCounter<'_> {
         result
     }
 
-    /// A cell of a body is no longer there, and so is its body.
+    /// Drops the body of a removed cell.
     pub(super) fn drop_body(&mut self, number: u16) {
         self.dropped_bodies.extend(self.bodies.remove_entry(&number));
         self.rewritten_bodies.remove(&number);
     }
 
-    /// The cell of a life's body is no longer there; the present life goes on with all that is in it, or nobody does.
+    /// Drops the body of an incarnation's removed cell. With `goes_on`, the present incarnation
+    /// takes over its content.
     pub(super) fn remove_body(&mut self, number: u16, goes_on: bool) {
         self.inherited.extend(self.bodies.get(&number).map(|body| body.sketch().clone()).filter(|_| goes_on));
         self.drop_body(number);
         self.merge_inherited();
     }
 
-    /// What lives have left that are over is gone on with by the present one; how many there were.
+    /// Merges the bodies of ended incarnations into the present one's. Returns their number.
     pub(super) fn merge_inherited(&mut self) -> u64 {
         let inherited = std::mem::take(&mut self.inherited);
         let moved = inherited.len() as u64;
@@ -135,7 +144,7 @@ impl SharedCounter<'_> {
             let mut cell = *self.own_cells.open_cell(incarnation, shard, None);
             self.with_body(cell.body_number(), |counter| {
                 let mut all = counter.body.as_ref().map_or_else(|| remainder.clone(), |body| body.sketch().clone());
-                // What was made in another kind or size since then cannot have it.
+                // A body recreated since then in another kind or size cannot take it.
                 if counter.body.is_none() || take_in(&mut all, &remainder, counter.key).is_ok() {
                     cell.update(OwnValue { value: cell.own.value.saturating_add(1), has_value: true, ..cell.own });
                     let seq_range = counter
@@ -148,7 +157,7 @@ impl SharedCounter<'_> {
         moved
     }
 
-    /// What a life has counted that is not in what was folded of it; none if nobody knows.
+    /// The part of an incarnation's body that is not in its folded body; `None` if unknown.
     fn delta_since_fold(&self, cell: &OwnCell, row: &Snapshot) -> Option<Option<Sketch>> {
         let spent = row.spent.get(&cell.id(self.node))?;
         let Some(body) = self.body.as_ref().filter(|_| cell.own.has_value && spent.seq < cell.seq) else {
@@ -156,11 +165,11 @@ impl SharedCounter<'_> {
         };
         let folded = match spent.epoch.cmp(&cell.own.epoch) {
             Ordering::Equal => u64::try_from(spent.value).unwrap_or(0),
-            // All of it was counted under an epoch that the store knew nothing of then.
+            // The whole body was counted under an epoch that the store did not know then.
             Ordering::Less => 0,
             Ordering::Greater => return None,
         };
-        // An heir may have put a state from the middle of a stretch.
+        // A successor may have put a state from the middle of an unsettled delta.
         let changes = body.unsettled().filter(|changes| changes.has_boundary(folded));
         match changes.map(|changes| changes.delta_after(folded, body.version)) {
             _ if folded >= body.version => Some(None),
@@ -170,7 +179,7 @@ impl SharedCounter<'_> {
         }
     }
 
-    /// What there is to put of an own body.
+    /// Prepares the put of an own body.
     fn prepare_body_put(&mut self, (incarnation, shard): (Incarnation, Shard)) -> Option<BodyPut> {
         let cell = *self.own_cells.cell_mut(incarnation, shard).filter(|cell| !cell.settled)?;
         let (put, key) = (cell.pending_put(self.node)?, self.key);
@@ -185,7 +194,8 @@ impl SharedCounter<'_> {
         Some(BodyPut { put, from: contents.from, whole: contents.whole, shape, pages })
     }
 
-    /// A verdict on a put of an own body; whether it is to be put anew at once.
+    /// Applies a verdict on a put of an own body. Returns true first if the put is to be retried at
+    /// once.
     fn on_body_verdict(&mut self, put: &BodyPut, verdict: &BodyVerdict) -> (bool, FollowUp) {
         let nothing = (false, FollowUp::default());
         let CellId { writer, shard } = put.put.cell;
@@ -209,9 +219,10 @@ impl SharedCounter<'_> {
             BodyVerdict::Cell(Verdict::Behind { .. }) => {
                 return (false, FollowUp { swap: true, ..FollowUp::default() });
             }
-            // Overtaken by its own next one.
+            // Overtaken by the node's own next put.
             BodyVerdict::Cell(Verdict::Older) if !newest => false,
-            // What became of it, the row and the bodies beside it tell. Also of one that the row knows under a later epoch: an heir that knows less may have brought it there.
+            // The row and its bodies show the outcome. That includes a body that the row has under
+            // a later epoch: a successor with an older state may have brought it there.
             BodyVerdict::Gap { .. } | BodyVerdict::Cell(_) => true,
         };
         if needs_fetch {
@@ -220,14 +231,15 @@ impl SharedCounter<'_> {
         (false, FollowUp { fetch: needs_fetch, ..FollowUp::default() })
     }
 
-    /// The row has a body of this node itself, and this node has none: it has lost it, and is to hear of it.
+    /// Opens the cell of a node body that the row has and this node has lost.
     pub(super) fn recover_node_cell(&mut self, fetched: &FetchedRow) {
         if self.own_cells.node_cell().is_none() && fetched.snapshot.cells.contains_key(&node_cell(self.node)) {
             self.own_cells.open_cell(NODE_INCARNATION, Shard(0), None);
         }
     }
 
-    /// What a row means for the body of a life; whether it stays.
+    /// Applies a row to the body of an incarnation. Returns false first if the cell is to be
+    /// dropped.
     pub(super) fn apply_row_to_incarnation(
         &mut self,
         cell: &mut OwnCell,
@@ -238,7 +250,8 @@ impl SharedCounter<'_> {
         let nothing = FollowUp::default();
         let after_fold = is_folded(row, id).then(|| self.delta_since_fold(cell, row));
         if let Some(None) = &after_fold {
-            // What was folded cannot be taken out again, and some of this is in it. So it is whoever may act for it, and nothing of it can be shown.
+            // A fold cannot be undone, and it includes some of this body. So it is, for every
+            // authorised successor, and nothing of the body can be shown.
             return (true, FollowUp { forgotten: Some(cell.incarnation), ..nothing });
         }
         if !present {
@@ -253,7 +266,8 @@ impl SharedCounter<'_> {
         }
         let (held, newest) = (row.cells.get(&id).map(|held| held.seq), row.newest(id).unwrap_or_default());
         if newest > cell.seq {
-            // The store knows more of it: it has a twin, or an heir that has.
+            // The store knows a newer state: there is a duplicate instance, or a successor has put
+            // it.
             return (present, FollowUp { has_duplicate: present, ..nothing });
         }
         if let Some(remainder) = after_fold {
@@ -264,7 +278,7 @@ impl SharedCounter<'_> {
             return (false, nothing);
         }
         if row.is_due(fetched.at) || row.epoch < cell.own.epoch {
-            // It was confirmed once, and will be doubted if that was lost.
+            // It was confirmed once, and is doubted again if that was lost.
             return (true, FollowUp { swap: present || !cell.settled, ..nothing });
         }
         if row.epoch > cell.own.epoch {
@@ -278,13 +292,13 @@ impl SharedCounter<'_> {
             let stays = self.carry_body(cell, row) || present;
             return (stays, FollowUp { carried: 1, ..nothing });
         }
-        // As with any cell: the present life's is put once more, an older one's may be about to be over.
+        // As with any cell: the present incarnation puts again, an older one may be about to end.
         let settled = !present && cell.settled;
         self.settle_by_row(cell, held, settled);
         (true, nothing)
     }
 
-    /// What a row, and the bodies beside it if they were read, mean for the body of the node itself.
+    /// Applies a row, and its bodies if they were read, to the body of the node itself.
     pub(super) fn apply_row_to_node_body(
         &mut self,
         cell: &mut OwnCell,
@@ -314,7 +328,8 @@ impl SharedCounter<'_> {
         FollowUp::default()
     }
 
-    /// Whether a cell is settled, by what the row has of it; it may be known to be all the same.
+    /// Marks a cell as settled if the row has its newest put. `is_known`: it is settled in any
+    /// case.
     fn settle_by_row(&mut self, cell: &mut OwnCell, held: Option<Seq>, is_known: bool) {
         let held = held.filter(|held| *held == cell.seq);
         if let (Some(held), Some(body)) = (held, &mut self.body) {
@@ -328,7 +343,8 @@ impl SharedCounter<'_> {
         cell.doubted &= !settled;
     }
 
-    /// Whether a put that the row has is in the own body. Who says nothing has put nothing: another who has the same directory has.
+    /// Returns true if the own body contains a put that the row has. A cell without a value has put
+    /// nothing; then another process with the same directory has.
     fn contains_put(&self, cell: &OwnCell, held: Seq) -> bool {
         let has = |body: &Body| match body.unsettled() {
             Some(changes) => changes.contains(held),
@@ -337,7 +353,7 @@ impl SharedCounter<'_> {
         held <= cell.seq && cell.own.has_value && self.body.as_deref().is_some_and(has)
     }
 
-    /// What is said has a greater seq than any that the row knows, of whatever epoch and by whomever.
+    /// Raises the cell's seq above any seq that the row knows, in any epoch and from any process.
     fn raise_seq(&mut self, cell: &mut OwnCell, newest: Seq) {
         if newest <= cell.seq {
             return;
@@ -355,19 +371,22 @@ impl SharedCounter<'_> {
         self.changed = true;
     }
 
-    /// The version up to which what was counted under the cell's epoch is over with it: what the store had of it when it ended, or has, if it is due to end; and what expired in this node's knowledge.
+    /// The version up to which the body's content ended with the cell's epoch. That is the content
+    /// that the store kept or has when the epoch ends, and the content expired to this node's
+    /// knowledge.
     fn epoch_end_version(&self, cell: &OwnCell, row: &Snapshot) -> u64 {
         let id = cell.id(self.node);
         let (kept, expired) = match (row.cells.get(&id), row.spent.get(&id)) {
             (Some(held), _) if row.epoch == cell.own.epoch => (Some((held.seq, held.value)), row.expires_at),
             (None, _) if row.epoch == cell.own.epoch => (None, row.expires_at),
             (_, Some(spent)) if spent.epoch == cell.own.epoch => (Some((spent.seq, spent.value)), spent.expired),
-            // Somebody else was there since: what was kept of this epoch nobody knows any more.
+            // Another process has written since: the part kept of this epoch is unknown.
             (_, Some(spent)) if spent.epoch > cell.own.epoch => (Some((Seq(u64::MAX), 0)), None),
             _ => (None, None),
         };
         let kept = match (kept, &self.body) {
-            // A version of another's body is no version of this one: what is known to be in is.
+            // A version of another process's body is no version of this one: only confirmed content
+            // is known to be in.
             (Some((seq, _)), Some(body)) if !self.contains_put(cell, seq) => {
                 let confirmed_version = |changes: &UnsettledChanges| changes.confirmed_version();
                 let found = || UnsettledChanges::from_cell(cell, body.version).confirmed_version();
@@ -383,7 +402,7 @@ impl SharedCounter<'_> {
         lapsed.or(knew.then_some(all)).map_or(kept, |end_version| end_version.max(kept))
     }
 
-    /// What was counted in the own body after a version.
+    /// Content counted in the own body after a version.
     fn delta_after(&self, after: u64) -> Option<Sketch> {
         let body = self.body.as_ref()?;
         let remainder = match body.unsettled() {
@@ -398,22 +417,23 @@ impl SharedCounter<'_> {
         }
     }
 
-    /// Stretches of the own body in one.
+    /// Merges unsettled deltas of the own body.
     fn merge_deltas(&self, deltas: Vec<&Sketch>) -> Option<Sketch> {
         let body = self.body.as_ref()?;
         let mut deltas = deltas.into_iter();
         let mut remainder = deltas.next()?.clone();
-        // One by itself is no larger than the body that has them all.
+        // A single delta is no larger than the whole body.
         match deltas.try_for_each(|delta| take_in(&mut remainder, delta, self.key)) {
             Ok(()) => Some(remainder),
             Err(_) => Some(body.sketch().clone()),
         }
     }
 
-    /// The epoch has ended: the own body goes on with what the store has not kept of it, under the next one; whether there is anything.
+    /// Carries the own body into the next epoch: the content that the store has not kept. Returns
+    /// true if there is any.
     fn carry_body(&mut self, cell: &mut OwnCell, row: &Snapshot) -> bool {
         let end_version = self.epoch_end_version(cell, row);
-        // Who set it to a number wanted no sketch.
+        // A change that set the counter to a number ended the sketch.
         let remainder = self.delta_after(end_version).filter(|_| row.base.is_none());
         let value = match &remainder {
             Some(_) => cell.own.value.saturating_sub(i128::from(end_version)).max(1),
@@ -428,7 +448,7 @@ impl SharedCounter<'_> {
         };
         if cell.incarnation == NODE_INCARNATION || cell.incarnation == self.incarnation {
             let newest = row.newest(cell.id(self.node)).unwrap_or_default();
-            // Another who has the same directory may carry something else from the same state.
+            // Another process with the same directory may carry something else from the same state.
             cell.seq = match &mut self.body {
                 Some(body) => {
                     let version = body.version;
@@ -442,7 +462,8 @@ impl SharedCounter<'_> {
             };
             cell.update(own);
         } else {
-            // A life that is over gives no seq: another heir with the same one must not be outdone.
+            // An ended incarnation gets no new seq: another successor with the same seq must not be
+            // superseded.
             (cell.own, cell.settled) = (own, !own.has_value);
         }
         let published = remainder.is_some();
@@ -452,7 +473,8 @@ impl SharedCounter<'_> {
         published
     }
 
-    /// The store has a body of the node itself that this node does not know: it goes on with that, and takes in all that it has itself, some of which may be there already.
+    /// Adopts a node body in the store that this node does not know. The node continues from it and
+    /// merges all of its own content; a part may be there already.
     fn adopt_stored_body(&mut self, cell: &mut OwnCell, row: &Snapshot, own: &Sketch) {
         let id = node_cell(self.node);
         let Some(held) = row.cells.get(&id).copied() else { return };
@@ -461,7 +483,7 @@ impl SharedCounter<'_> {
         let whole = self.body.as_ref().map(|body| body.sketch()).filter(|_| same_epoch);
         let mut all = own.clone();
         let news = whole.or(remainder.as_ref()).filter(|news| row.base.is_none() && is_idempotent(news)).cloned();
-        // Of another kind: what the store has stays.
+        // A body of another kind: the store's stays.
         let taken = news.as_ref().is_some_and(|news| take_in(&mut all, news, self.key).is_ok());
         let is_news = taken && all.bytes() != own.bytes();
         let value = held.value.max(0).saturating_add(i128::from(is_news));
@@ -482,13 +504,13 @@ impl SharedCounter<'_> {
             cell.seq = seq;
             cell.update(published);
         } else {
-            // It is what the store has.
+            // It equals the store's body.
             (cell.own, cell.seq, cell.settled, cell.doubted) = (published, held.seq, true, false);
         }
         cell.set_seq_range(seq_range);
     }
 
-    /// Another own body, or none, in place of the one that is there; what is written down of whose puts are whose.
+    /// Replaces or removes the own body; returns the seqs to journal with the cell.
     fn replace_body(
         &mut self,
         cell: &OwnCell,
@@ -514,7 +536,8 @@ impl SharedCounter<'_> {
         changes.seq_range()
     }
 
-    /// What this node itself has to show of a sketch under a row, and which of the row's bodies that stands for. What is of an epoch that the row has left, or does not know, is shown by whoever goes on with it.
+    /// This node's part of a sketch under a row, and the row's cells that it covers. Content of an
+    /// epoch that the row has left, or does not know, is shown by the node that continues it.
     fn own_parts(
         &mut self,
         fetched: &FetchedRow,
@@ -539,7 +562,7 @@ impl SharedCounter<'_> {
                     (body(self), row.epoch)
                 }
                 Ordering::Greater if acts => (body(self), cell.own.epoch),
-                // The row moves before it is known what of it goes on.
+                // The row moves before the carried part is decided.
                 Ordering::Less if acts && !row.is_sketch() => {
                     let remainder = self.with_body(cell.body_number(), |counter| {
                         counter.delta_after(counter.epoch_end_version(&cell, &fetched.snapshot))
@@ -553,7 +576,8 @@ impl SharedCounter<'_> {
         parts
     }
 
-    /// What is to be shown, now that the own bodies have heard of the row. What is shown of the counter's cell may have to go with it.
+    /// Computes the sketch to show, after the row was applied to the own bodies. The counter's
+    /// shown cell may change with it.
     pub(super) fn update_shown_body(
         &mut self,
         fetched: &FetchedRow,
@@ -571,10 +595,11 @@ impl SharedCounter<'_> {
         let own = sketches.into_iter().filter(|(_, of)| *of == epoch).map(|(sketch, _)| sketch);
         let mixed = row.base.is_some() || row.cells.keys().any(|id| !is_body_cell(id));
         let unknown = row.cells.keys().any(|id| is_body_cell(id) && !covered_cells.contains(id));
-        // A row that has yet to hear of an epoch has nothing to say of it.
+        // A row that does not know the epoch yet contributes nothing.
         let is_behind = epoch > row.epoch;
         if !mixed && !is_behind && unknown && row_bodies.is_none() {
-            // Only the row was read: what was shown of the same epoch goes on being shown, and anything else is asked for.
+            // Only the row was read. A sketch shown for the same epoch stays; anything else needs
+            // the bodies.
             self.own_cells.invalidate_row();
             let same = self.shows_sketch && self.shown.is_some_and(|shown| shown.epoch == row.epoch);
             if !same {
@@ -601,7 +626,7 @@ impl SharedCounter<'_> {
         }
         match shown {
             Ok(Some(sketch)) => {
-                // What its cells come to, less what was kept of others, may look like nothing.
+                // The sum of its cells, less the kept values of others, may be zero.
                 self.shown.get_or_insert(Cell { epoch, value: 1, expires_at: None });
                 self.shown_body = ShownBody::Sketch(Box::new(sketch));
             }
@@ -612,22 +637,22 @@ impl SharedCounter<'_> {
     }
 }
 
-/// Whether a life's body was laid into the one that is nobody's.
+/// Returns true if an incarnation's body was merged into the folded body.
 fn is_folded(row: &Snapshot, id: CellId) -> bool {
     !row.cells.contains_key(&id) && row.spent.get(&id).is_some_and(|spent| spent.closed)
 }
 
-/// What a node has to show of its own.
+/// This node's own part of a shown sketch.
 #[derive(Default)]
 struct OwnParts {
-    /// Sketches, and the epoch that each is of.
+    /// The sketches, each with its epoch.
     sketches: Vec<(Sketch, Epoch)>,
-    /// The cells of the row that they stand for.
+    /// The cells of the row that they cover.
     covered_cells: Vec<CellId>,
 }
 
 impl Sharing<'_> {
-    /// Puts what changed in the own bodies of a counter, if something has; how many pages.
+    /// Puts the changes in a counter's own bodies, if there are any; returns the number of pages.
     pub(super) async fn settle_body(&self, name: &NameBuf) -> Result<usize, StoreError> {
         let _pin = ResidencyPin::acquire(self.inner, name);
         let now = self.elapsed();

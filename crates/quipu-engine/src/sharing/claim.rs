@@ -1,20 +1,27 @@
-//! An add with a token: claimed at the store first, so that a retry on any node finds it.
+//! Applies adds with a token: each is claimed at the store first, so that a retry on any node finds
+//! it.
 //!
-//! In: adds with tokens. Out: the add, applied by one attempt of one node; its reply for everyone else.
+//! In: adds with tokens. Out: the add, applied by one attempt of one node; its reply for all
+//! others.
 //!
 //! ```text
 //! own tokens ─► applied here before: its reply
-//!     │ not
-//!     ▼
-//! claim at the store ─► applied elsewhere: its reply · claimed by another attempt: refused · by an attempt of this incarnation that is over: ended, claimed again
-//!     │ granted
-//!     ▼
-//! own tokens once more, the add, the token and its claim: one step, one record ─► reply ─► the store hears the end of the claim
+//!    │ not
+//!    ▼
+//! claim at the store ─┬► applied elsewhere: its reply
+//!    │ granted        ├► claimed by another attempt: refused
+//!    │                └► claimed by an ended attempt of this incarnation: ended, claimed again
+//!    ▼
+//! own tokens once more, the add, the token and its claim: one step, one record
+//!    │
+//!    ▼
+//! reply ─► the claim ends at the store
 //! ```
 //!
 //! Invariants:
-//! - one node applies a token once, whatever the store answers: the look-up and the add are one step under the token's lock;
-//! - it is applied only after the store has said that the token is this attempt's;
+//! - one node applies a token once, whichever verdict the store gives: the look-up and the add are
+//!   one step under the token's lock;
+//! - a token is applied only after the store has granted it to this attempt;
 //! - its reply is stored after it is durable here.
 //!
 //! Not here: claims that the store has lost (`restore`).
@@ -33,7 +40,8 @@ use crate::sync::{Arc, lock};
 use crate::tokens::ClaimRecord;
 use crate::turn::Turn;
 
-/// A call of unknown outcome is repeated so often at once; then its client is told, or the end of the claim is left to the restoration of claims.
+/// Immediate tries of a call with unknown outcome. After them the client gets an unknown outcome,
+/// or the end of the claim is left to the restoration of claims.
 const CALL_TRIES: usize = 3;
 
 /// An add with a token.
@@ -41,15 +49,16 @@ const CALL_TRIES: usize = 3;
 pub struct TokenAdd {
     /// Its token: the key of an [`Identity`].
     pub token: ClaimToken,
-    /// Which counter.
+    /// Name of the counter.
     pub name: NameBuf,
-    /// By how much.
+    /// The amount to add.
     pub delta: i64,
-    /// How long the token is remembered.
+    /// Time for which the token is remembered.
     pub window: Duration,
 }
 
-/// An attempt that is under way in this process. An attempt of this node that is not under way is over.
+/// An attempt in progress in this process. An attempt of this node that is not in progress has
+/// ended.
 struct LiveAttempt<'s> {
     link: &'s StoreLink,
     number: u64,
@@ -72,11 +81,11 @@ impl Drop for LiveAttempt<'_> {
 }
 
 impl Sharing<'_> {
-    /// Carries out one add with a token; how many.
+    /// Executes one add with a token; returns the number of adds.
     pub async fn claim(self) -> usize {
         let Some(job) = self.inner.loads.take_claim() else { return 0 };
         let Some(token_add) = job.once().cloned() else { return 0 };
-        // Dropped half-way, it has been applied or not: nobody can tell its client.
+        // Dropped half-way, its outcome is unknown.
         let mut notifier = ClaimNotifier { job, loaded: LoadOutcome::Unknown };
         notifier.loaded = self.execute_token_add(&token_add).await;
         1
@@ -115,12 +124,12 @@ impl Sharing<'_> {
         if let Ok(ClaimVerdict::InFlight { owner, attempt }) = verdict
             && self.is_attempt_over(owner, attempt)
         {
-            // It may have been applied since this add was looked for.
+            // It may have been applied since the look-up.
             if let Some(found) = self.find_applied(token_add, &identity).await {
                 self.queue_claim(&identity);
                 return found;
             }
-            // No record has it, so it was not applied, and its attempt is over.
+            // No record has it, so it was not applied, and its attempt has ended.
             let _ = self.link.store.end_claim(&claim.token, owner, attempt, &ClaimEnd::Released).await;
             verdict = self.try_claim(&claim).await;
         }
@@ -135,7 +144,8 @@ impl Sharing<'_> {
             Ok(ClaimVerdict::InFlight { owner, .. }) => return LoadOutcome::Refused(Refusal::TokenInUse { owner }),
             Ok(ClaimVerdict::Mismatch) => return LoadOutcome::Refused(Refusal::TokenMismatch),
             Ok(ClaimVerdict::TooLate) => return LoadOutcome::Refused(Refusal::TokenSpent),
-            // The claim may arrive yet. Then its attempt is over, and a retry that reaches this node ends it.
+            // The claim may still arrive. Then its attempt has ended, and a retry on this node ends
+            // the claim.
             Err(_) => return store_down,
         }
         let (end, loaded) = match self.apply_add(token_add, &identity, &ClaimRecord::from_claim(&claim)).await {
@@ -152,7 +162,8 @@ impl Sharing<'_> {
         loaded
     }
 
-    /// The reply of an add that this node has applied, once that is as durable as its namespace asks.
+    /// The reply of an add that this node has applied, once it is as durable as its namespace
+    /// demands.
     async fn find_applied(&self, token_add: &TokenAdd, identity: &Identity<'_>) -> Option<LoadOutcome> {
         let mut turn = Turn::new(self.inner);
         let found = turn.find_applied(identity, &token_add.command());
@@ -165,10 +176,11 @@ impl Sharing<'_> {
         })
     }
 
-    /// Whether an attempt has ended, so that nobody applies what it has claimed: one of the present incarnation that is not under way.
+    /// Returns true if an attempt has ended, so that its claim will never be applied. That holds
+    /// for an attempt of the present incarnation that is not in progress.
     ///
-    /// Of an earlier incarnation nobody can tell. The directory may have gone back to a state from before the attempt, with its whole machine, and then
-    /// it has no record of what was applied.
+    /// For an earlier incarnation it is unknown. The whole machine, with the directory, may have
+    /// gone back to a state before the attempt. Then the journal has no record of an applied add.
     fn is_attempt_over(&self, owner: Writer, attempt: u64) -> bool {
         let present = Writer { node: self.link.node, incarnation: self.link.incarnation() };
         owner == present && self.link.may_put(self.elapsed()) && !lock(&self.link.attempts).contains(&attempt)
@@ -185,7 +197,7 @@ impl Sharing<'_> {
         verdict.inspect_err(|error| self.link.record_history_change(error))
     }
 
-    /// Tells the store how an attempt ended; whether the store has heard of it.
+    /// Reports an attempt's end to the store; returns true if the store has recorded it.
     async fn end_claim(&self, claim: &Claim, end: &ClaimEnd) -> bool {
         for _ in 0..CALL_TRIES {
             match self.link.store.end_claim(&claim.token, claim.owner, claim.attempt, end).await {
@@ -196,7 +208,8 @@ impl Sharing<'_> {
         false
     }
 
-    /// Adds, and waits until that is as durable as its namespace asks; `None`: nobody can tell.
+    /// Adds, and waits until the add is as durable as its namespace demands. `Err(None)`: the
+    /// outcome is unknown.
     async fn apply_add(
         &self,
         token_add: &TokenAdd,
@@ -219,7 +232,7 @@ impl Sharing<'_> {
         Err(Some(Refusal::StoreDown))
     }
 
-    /// Brings what a command needs before it can run.
+    /// Loads the rows or cells that a command needs.
     async fn load_requirements(&self, load: Load) {
         match load {
             Load::Rows(names) => {
@@ -229,7 +242,7 @@ impl Sharing<'_> {
             }
             Load::Names(names) => {
                 for name in &names {
-                    // What cannot be read is refused by whoever reads it.
+                    // A later read of the counter reports the error.
                     let _ = self.inner.loads.load_counter(self.inner, name);
                 }
             }
@@ -238,7 +251,7 @@ impl Sharing<'_> {
     }
 }
 
-/// Tells whoever waits what became of it, however the round ends.
+/// Reports the outcome to the waiting command, on every path out of the round.
 struct ClaimNotifier {
     job: Arc<LoadJob>,
     loaded: LoadOutcome,
@@ -257,7 +270,7 @@ impl TokenAdd {
         Command::Add { name: as_name(&self.name), delta: self.delta, shard_key: None }
     }
 
-    /// What the token stands for.
+    /// Hash of the add that the token stands for.
     fn payload(&self) -> u64 {
         let mut bytes = self.delta.to_le_bytes().to_vec();
         bytes.extend_from_slice(&self.name);
@@ -275,8 +288,8 @@ mod tests {
             let token = ClaimToken::new(b"\x01porder-1").unwrap();
             TokenAdd { token, name: name.into(), delta, window: Duration::from_secs(60) }.payload()
         };
-        // Every node computes it, in every version: with another one a retry on a node of the other version is refused as
-        // `TokenMismatch` although it is the same add.
+        // Every node computes it, in every version. With another hash, a retry on a node of the
+        // other version is refused as `TokenMismatch` although it is the same add.
         let payloads = [payload(b"likes:42", 1), payload(b"likes:42", -3), payload(b"", 1)];
         assert_eq!(
             payloads.map(|payload| format!("{payload:016x}")),

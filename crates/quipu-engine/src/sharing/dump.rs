@@ -1,6 +1,6 @@
-//! The bodies beside a row, merged into one dump: what leaves a store of a shared sketch.
+//! Merges the bodies beside a row into one dump, the exported form of a shared sketch.
 //!
-//! In: bodies of one moment, and the nodes' secret. Out: one body that has counted what all of them have.
+//! In: bodies of one moment, and the nodes' secret. Out: one body with the content of all.
 
 use quipu_model::SketchDump;
 use quipu_model::shared::body::Bodies;
@@ -8,27 +8,28 @@ use quipu_sketch::{Dump, Sketch, SketchKind};
 
 use crate::sketches::{key_print, known, shared_key, take_in};
 
-/// Why bodies cannot be merged.
+/// Reason why bodies cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// A body of a later program, or one that is damaged.
+    /// A body from a later program version, or a damaged one.
     #[error("the store has a body that is no sketch known to this program")]
     Unknown,
-    /// There is a row and no body.
+    /// The row has no body.
     #[error("the store has no body beside the row")]
     Missing,
-    /// Nodes with different secrets.
+    /// The nodes have different secrets.
     #[error("nodes hash its items by different secrets")]
     SecretsDiffer,
-    /// Nodes have made it at the same time, each as it liked.
+    /// Several nodes created it at the same time, in different kinds or sizes.
     #[error("nodes have made it in different kinds or sizes")]
     SizesDiffer,
-    /// Lists are merged under the secret, and it is another one.
+    /// A merge of lists needs the nodes' secret, and the given one differs.
     #[error("a list of several nodes is merged by their store_secret, which was not given")]
     NoSecret,
 }
 
-/// Merges the bodies beside a row. Lists of several nodes need the nodes' secret; the others do not.
+/// Merges the bodies beside a row. Lists of several nodes need the nodes' secret; other sketches do
+/// not.
 pub fn dump_bodies(bodies: &Bodies, secret: &str) -> Result<SketchDump, MergeError> {
     let shape = bodies.values().next().ok_or(MergeError::Missing)?.shape;
     let form = SketchKind::from_code(shape.kind).ok_or(MergeError::Unknown)?;

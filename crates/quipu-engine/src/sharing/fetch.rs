@@ -1,10 +1,11 @@
-//! Rows come from the store, one flight per counter.
+//! Fetches rows from the store, with one call in flight per counter.
 //!
-//! In: commands that wait for a row, and counters that were read lately. Out: what the counters show; then whoever waits runs again.
+//! In: commands that wait for a row, and recently read counters. Out: the counters' shown values;
+//! then the waiting commands run again.
 //!
 //! Invariants:
-//! - a row replaces all that was known of other writers: cells of two rows are never mixed;
-//! - a row that was overtaken by something newer on its way is not shown; it is asked for again.
+//! - a row replaces all knowledge of other writers: cells of two rows are never mixed;
+//! - a row that was overtaken by something newer is not shown; it is fetched again.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -25,26 +26,26 @@ use crate::load::LoadOutcome;
 use crate::sync::{Ordering, lock};
 use crate::turn::Turn;
 
-/// Rows asked for at once: enough to hide the way to the store and back, few enough to leave it air.
+/// Rows fetched at once: enough to hide the round trip to the store, few enough not to load it.
 const ROWS_MAX: usize = 64;
 
-/// Counters kept in mind for being fetched ahead.
+/// Most counters queued to be refreshed ahead of a read.
 pub(super) const REFRESH_QUEUE_MAX: usize = 4_096;
 
-/// What became of a row that was read.
+/// Outcome of a read row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowOutcome {
-    /// It is shown, and own cells have heard of it.
+    /// The row is shown and was applied to the own cells.
     Shown,
-    /// A newer one is.
+    /// A newer row is shown.
     Overtaken,
-    /// Own cells have moved on meanwhile, or nobody has asked for too long what became of the life that one of them is of, or it could not be written
-    /// down: it was not looked at.
+    /// The row was not applied. The own cells have changed meanwhile, or the change could not be
+    /// journaled, or the registry was not read lately enough for one cell's incarnation.
     Missed,
 }
 
 impl Sharing<'_> {
-    /// Fetches what is waited for, then what was read lately; how many rows.
+    /// Fetches awaited rows, then recently read ones; returns the number of rows.
     pub async fn fetch(self) -> usize {
         if !self.link.may_call("read", self.elapsed()) {
             return 0;
@@ -72,13 +73,13 @@ impl Sharing<'_> {
         names.len()
     }
 
-    /// Fetches a row; whether it could be read. `None`: it was not asked for.
+    /// Fetches a row. Returns true if it was read; `None`: it was not requested.
     pub(super) async fn fetch_one(&self, name: &NameBuf) -> Option<bool> {
         let asked_at = self.elapsed();
-        // Known to the table, so that it can be shown and stays while the row is on its way.
+        // The table must know the counter, so that it stays in memory while the row is in flight.
         let generation = match self.ensure_known(name) {
             Ok(generation) => generation,
-            // It has left memory: whoever waits brings it back first.
+            // It has left memory: the waiting command loads it first.
             Err(Refusal::AtRest { .. }) => {
                 self.reject_waiters(name, &LoadOutcome::Retry);
                 return None;
@@ -96,7 +97,8 @@ impl Sharing<'_> {
                 self.link.metrics.rows.fetch_add(1, Ordering::Relaxed);
                 self.apply_row(name, &fetched, Some(&row_bodies), asked_at, generation);
             }
-            // Who waits is served with what is known; the store is not asked for this row again before that has run out.
+            // Waiting commands get the known value. The store is not asked for this row again
+            // before that serve time has run out.
             Err(_) => self.serve_one_stale(name, self.elapsed() + self.link.options.fetch_wait),
         }
         for job in self.inner.loads.take_landed_rows(name, asked_at) {
@@ -105,7 +107,7 @@ impl Sharing<'_> {
         Some(is_read)
     }
 
-    /// The row of a counter, and if it is a sketch the bodies beside it.
+    /// Reads the row of a counter, with its bodies if it is a sketch.
     async fn read_with_bodies(&self, name: &NameBuf) -> Result<(FetchedRow, RowBodies), StoreError> {
         let is_sketch = {
             let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
@@ -123,7 +125,7 @@ impl Sharing<'_> {
         Ok((fetched.row, row_bodies))
     }
 
-    /// Makes sure that a counter is known to the table; the turn of what is known of it.
+    /// Makes sure that the table knows a counter; returns the generation of its state.
     pub(super) fn ensure_known(&self, name: &NameBuf) -> Result<u32, Refusal> {
         let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
         {
@@ -135,14 +137,15 @@ impl Sharing<'_> {
                 return Ok(own_cells.generation);
             }
         }
-        // From before the store: that it is this node's is written down first.
+        // A counter from before the shared store: its ownership is journaled first.
         let mut turn = Turn::new(self.inner);
         let known = turn.with_shared_counter(as_name(name), |counter| counter.own_cells.generation);
         turn.finish();
         known
     }
 
-    /// Shows a row, and the bodies beside it if they were read, unless something newer has come in between.
+    /// Applies and shows a row with its bodies, if they were read, unless something newer came
+    /// first.
     pub(super) fn apply_row(
         &self,
         name: &NameBuf,
@@ -163,7 +166,7 @@ impl Sharing<'_> {
         turn.finish();
         let outcome = match fetched {
             Ok(Some(Some(mut follow_up))) => {
-                // What the store may have forgotten in good order it has not lost.
+                // A cell that the store may have forgotten in good order is not lost.
                 follow_up.missing_in_row =
                     follow_up.missing_in_row.filter(|incarnation| !self.may_have_removed(*incarnation, at));
                 self.follow_up(name, follow_up);
@@ -176,7 +179,7 @@ impl Sharing<'_> {
         outcome
     }
 
-    /// Whoever waits for this row hears that there is none.
+    /// Ends all waits for this row: there is none.
     fn reject_waiters(&self, name: &NameBuf, loaded: &LoadOutcome) {
         for job in self.inner.loads.take_rows(name) {
             job.finish(loaded.clone());
@@ -186,7 +189,7 @@ impl Sharing<'_> {
 
 pub(super) type BoxFuture<'f> = Pin<Box<dyn Future<Output = ()> + 'f>>;
 
-/// Waits for all of them at once.
+/// Waits for all flights concurrently.
 pub(super) async fn join_all(mut flights: Vec<BoxFuture<'_>>) {
     std::future::poll_fn(|context| {
         flights.retain_mut(|flight| flight.as_mut().poll(context).is_pending());

@@ -1,15 +1,19 @@
-//! Whether the store can be reached, and whether its servers keep what they confirm.
+//! Probes the store: checks that it is reachable and that its servers keep confirmed data.
 //!
-//! In: the outcome of a probe, made twice a second by a thread of its own, and every [`PROBLEMS_EVERY`] the problems that the store finds in
-//! the settings of its servers. Out: the state for INFO, metrics and readiness, and one log line per change.
+//! In: the outcome of a probe, made twice a second by a thread of its own. Every [`PROBLEMS_EVERY`]
+//! also the problems that the store finds in the settings of its servers. Out: the state for INFO,
+//! metrics and readiness, and one log line per change.
 //!
 //! Invariants:
-//! - the first probe ends after the first look for problems: a start can refuse a store that does not keep what it confirms;
-//! - an outage is logged once when it begins and once when it ends; outages that follow within [`WARN_EVERY`] are one in the log;
+//! - the first probe ends after the first check for problems: a start can refuse a store that does
+//!   not keep confirmed data;
+//! - an outage is logged once when it begins and once when it ends; outages that follow within
+//!   [`WARN_EVERY`] are one in the log;
 //! - when a store is back, no call waits out a pause from the time of the outage;
-//! - a registry without room is logged when it is met first, every [`FULL_WARN_EVERY`] while that lasts, and once when it is over.
+//! - a full registry is logged when it is first met, then every [`FULL_WARN_EVERY`], and once when
+//!   it has room again.
 //!
-//! Not here: what a node may do without its store (`lease`, `routing`).
+//! Not here: the work that a node may do without its store (`lease`, `routing`).
 
 use std::error::Error;
 use std::time::Duration;
@@ -21,37 +25,38 @@ use quipu_model::{Millis, StoreError};
 use super::{Membership, Sharing};
 use crate::sync::lock;
 
-/// A probe without an answer after this long counts as an outage.
+/// A probe without a reply after this long counts as an outage.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 
-/// Least time between two warnings: a store that comes and goes must not fill a log.
+/// Least time between two warnings: a flapping store must not fill a log.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
-/// Time between two looks for problems. Settings are changed by people.
+/// Time between two checks for problems. Settings are changed by people.
 const PROBLEMS_EVERY: Duration = Duration::from_secs(10);
-/// Least time between two warnings of a full registry: it stays so until an operator does something, or for weeks.
+/// Least time between two warnings of a full registry: it stays full for weeks, or until an
+/// operator acts.
 const FULL_WARN_EVERY: Duration = Duration::from_secs(600);
 
-/// Whether the store can be reached.
+/// Reachability of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreHealth {
     /// No probe has ended yet.
     Unknown,
-    /// The last probe was answered.
+    /// The last probe succeeded.
     Reachable,
     /// The last probe failed, or is late.
     Unreachable {
-        /// For how long.
+        /// Duration of the outage.
         for_time: Duration,
-        /// Why, in the words of the store's driver.
+        /// The error message of the store's driver.
         error: String,
     },
 }
 
-/// The state behind it.
+/// State of the probes.
 #[derive(Default)]
 pub(super) struct Probe {
-    /// When the probe under way began.
+    /// Start of the probe in progress.
     asked_at: Option<Duration>,
     was_answered: bool,
     outage: Option<Outage>,
@@ -63,7 +68,7 @@ pub(super) struct Probe {
 /// Whether the store's registry has room for this node.
 #[derive(Default)]
 pub(super) struct RegistryRoom {
-    /// When it was first found full, and last.
+    /// Times at which it was found full, the first and the last.
     full: Option<(Duration, Duration)>,
     warned_at: Option<Duration>,
 }
@@ -85,7 +90,7 @@ impl Probe {
         }
     }
 
-    /// Whether it is time to look for problems: at first, after an outage, and once in a while.
+    /// Returns true if a check for problems is due: at first, after an outage, and at intervals.
     fn is_check_due(&self, now: Duration) -> bool {
         let is_recent = |at| now.saturating_sub(at) < PROBLEMS_EVERY;
         self.outage.is_some() || !self.problems_checked_at.is_some_and(is_recent)
@@ -101,7 +106,7 @@ impl Probe {
         (self.problems, self.problems_checked_at) = (problems, Some(now));
     }
 
-    /// Whether an outage has ended.
+    /// Ends an outage; returns true if there was one.
     fn record_success(&mut self, now: Duration) -> bool {
         self.was_answered = true;
         let Some(outage) = self.outage.take() else { return false };
@@ -114,7 +119,7 @@ impl Probe {
 }
 
 impl Sharing<'_> {
-    /// Asks the store for its time, which needs nothing but a store that answers.
+    /// Reads the store's clock, which needs nothing but a responding store.
     pub async fn probe(self) {
         lock(&self.link.probe).asked_at = Some(self.elapsed());
         let answer = self.link.store.clock().await;
@@ -150,7 +155,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Notices a probe that is late. For a thread that never waits for the store.
+    /// Detects a late probe. For a thread that never waits for the store.
     pub fn check_probe(self) {
         let now = self.elapsed();
         let mut probe = lock(&self.link.probe);
@@ -159,12 +164,13 @@ impl Sharing<'_> {
         }
     }
 
-    /// Why the store's servers do not keep what they confirm, as far as is known; empty if they do.
+    /// Known problems that keep the store's servers from keeping confirmed data; empty if there are
+    /// none.
     pub fn store_problems(self) -> Vec<String> {
         lock(&self.link.probe).problems.clone()
     }
 
-    /// Whether the store can be reached.
+    /// Returns the reachability of the store.
     pub fn health(self) -> StoreHealth {
         let probe = lock(&self.link.probe);
         match &probe.outage {
@@ -178,7 +184,8 @@ impl Sharing<'_> {
 }
 
 impl Sharing<'_> {
-    /// Notes whether the registry had room for a registration. One that replaces another needs none.
+    /// Records whether the registry had room for a registration. One that replaces another needs
+    /// none.
     pub(super) fn record_registration(&self, verdict: RegisterVerdict, is_new: bool) {
         let now = self.elapsed();
         let mut registry = lock(&self.link.registry);
@@ -202,10 +209,10 @@ impl Sharing<'_> {
         }
     }
 
-    /// Why this node cannot join its store though that answers, since when, and what to do about it.
+    /// Reason and duration of a full registry that keeps this node from joining, with the remedy.
     pub fn registry_problem(self) -> Option<String> {
         let (since, last_full_at) = lock(&self.link.registry).full?;
-        // A node that needs no more registrations asks for none.
+        // A node that needs no more registrations requests none.
         let is_over = self.elapsed().saturating_sub(last_full_at) > 2 * self.link.options.lease;
         let state = match self.membership() {
             Membership::Live if is_over => return None,
@@ -220,8 +227,8 @@ impl Sharing<'_> {
     }
 }
 
-/// The causes of an error in one line, the outermost first; of an error without causes its own text. Each that the one before it
-/// already names is left out.
+/// Joins the causes of an error in one line, the outermost first; an error without causes gives its
+/// own text. A cause that its predecessor's text already includes is left out.
 pub(super) fn describe_causes(error: &dyn Error) -> String {
     let mut text = if error.source().is_none() { error.to_string() } else { String::new() };
     let mut cause = error.source();

@@ -1,21 +1,25 @@
-//! Who this node is to the store, and that it is still there.
+//! Registers the node's incarnation with the store and renews its lease.
 //!
-//! In: the registry. Out: a lease on the present life and on older ones that still owe something; a new life when the present one was retired.
+//! In: the registry. Out: a lease on the present incarnation, and on older ones that still owe
+//! something; a new incarnation when the present one was retired.
 //!
 //! ```text
-//! start ──► joining: a new life, drawn and synced, adds; nothing of it leaves the node
-//!              │ it has added nothing yet, the last one was stopped cleanly, and nobody has touched its registration since: goes on as that
-//!              │ else: is registered
-//!              ▼
-//!            live ── retired meanwhile ──► the next life; the old one is settled late
-//!              │
-//!              └── its id written to by someone else ──► fenced
+//! start ──► joining: a new incarnation, drawn and synced, adds; nothing of it leaves the node
+//!             │ it has added nothing yet, the last one was stopped cleanly, and its
+//!             │   registration is unchanged since: the node continues as the last one
+//!             │ else: the new one is registered
+//!             ▼
+//!           live ── retired meanwhile ──► the next incarnation; the old one is settled late
+//!             │
+//!             └── another process wrote under its id ──► fenced
 //! ```
 //!
 //! Invariants:
-//! - a life is in the journal, synced, before it adds; that it is about to be registered is, too, before it is;
-//! - the cells of an older life are this node's to act for while it holds that life's registration, or once that life is on its way out;
-//! - nothing is put after the lease has run out by this node's clock, counted from before the asking.
+//! - an incarnation is in the journal, synced, before it adds; the intent to register it is synced
+//!   before its registration;
+//! - this node may act for an older incarnation's cells only while it holds that registration, or
+//!   once the incarnation is retiring;
+//! - nothing is put after the lease has run out by this node's clock, counted from before the call.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,48 +33,52 @@ use crate::journal::format::Entry;
 use crate::sync::{Arc, Ordering, lock};
 use crate::turn::Turn;
 
-/// A lease is renewed this often over its length, so that one lost answer does not end it.
+/// Renewals per lease length, so that one lost reply does not end the lease.
 const RENEWALS: u32 = 3;
 
-/// Where a node stands with its store.
+/// State of a node's membership in its store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
     /// Not registered yet; adds go on.
     Joining,
     /// Registered.
     Live,
-    /// Nothing is counted any more.
+    /// The node counts nothing any more.
     Fenced {
-        /// Why, and what to do about it.
+        /// Reason and remedy.
         reason: String,
     },
 }
 
-/// What is known of an older life of this node.
+/// State of an older incarnation of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Succession {
-    /// Its cells were met; the registry has not been asked.
+    /// Its cells were found; the registry was not read yet.
     Unknown,
-    /// It was the present one, until someone else was found to go on with it: it is to be retired, so that both go on as others, and what either has
-    /// added to it is settled late.
+    /// It was the present one, until another process was found to continue it. It is to be retired,
+    /// so that both processes continue under new incarnations. The adds of both to it are settled
+    /// late.
     TakenOver,
-    /// Someone else holds it: perhaps a process that is gone, whose lease runs out; `alive` once its registration was seen to be renewed.
+    /// Another process holds it, perhaps one that is gone, with a lease about to run out. `alive`:
+    /// its registration was seen to be renewed.
     Elsewhere { version: u64, alive: bool },
-    /// Its registration is held, until then; since so many passes of the audit had begun.
+    /// This node holds its registration until `until`, since audit pass number `since`.
     Held { until: Duration, since: u64 },
     /// All of it is settled; it is to be retired.
     Settled,
-    /// It is being retired, and this node has known that since so many passes of the audit had begun: what it still owes is settled late. Rows
-    /// remember what they kept of it while the registry knows it, which is certain until then.
+    /// It is retiring, known to this node since audit pass number `since`. Its unsettled rest is
+    /// settled late. Rows remember its kept values while the registry knows it, which is certain
+    /// until `until`.
     Late { until: Duration, since: u64 },
-    /// On its way out with nothing left to say. Its cells are kept until its registration is removed: the store may lose them.
+    /// Retiring with nothing left to settle. Its cells are kept until its registration is removed:
+    /// the store may lose them.
     Finished,
-    /// The store has forgotten what it knew of it, since so many passes of the audit had begun: the next one drops its cells.
+    /// The store has forgotten it, since audit pass number `since`. The next pass drops its cells.
     Forgotten { since: u64 },
 }
 
 impl Succession {
-    /// Since how many passes of the audit had begun it is acted for.
+    /// Audit pass number since which this node acts for it.
     fn pass_since(self) -> Option<u64> {
         match self {
             Succession::Held { since, .. } | Succession::Late { since, .. } => Some(since),
@@ -78,12 +86,13 @@ impl Succession {
         }
     }
 
-    /// Whether it is for this node to settle, if not at this very moment.
+    /// Returns true if this node is to settle it, even if not at this moment.
     pub fn is_ours(self) -> bool {
         matches!(self, Succession::Held { .. } | Succession::Settled | Succession::Late { .. })
     }
 
-    /// Whether the registry is to be asked for it before its time: what is known of it is not enough, or is to be made known.
+    /// Returns true if the registry must be read for it ahead of time: the known state is
+    /// incomplete, or must be published.
     fn needs_registry(self, now: Duration) -> bool {
         match self {
             Succession::Unknown | Succession::TakenOver | Succession::Settled => true,
@@ -95,7 +104,7 @@ impl Succession {
         }
     }
 
-    /// Whether this node may act for it now.
+    /// Returns true if this node may act for it now.
     pub fn may_act(self, now: Duration) -> bool {
         match self {
             Succession::Held { until, .. } | Succession::Late { until, .. } => until > now,
@@ -109,41 +118,43 @@ impl Succession {
     }
 }
 
-/// A life that was stopped cleanly.
+/// A clean stop of an incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CleanStop {
-    /// Which.
+    /// The stopped incarnation.
     pub incarnation: Incarnation,
-    /// What the stop was to make of the version of its registration.
+    /// Version that the stop was to give its registration.
     pub released_version: u32,
 }
 
 impl CleanStop {
-    /// Whether the store has heard of the stop, and nobody has gone on with it since. A machine may have been copied when it was down, and what the
-    /// other one has said as this life, before it stopped cleanly itself, is not known here.
+    /// Returns true if the store has recorded the stop, and no process has continued since. A
+    /// stopped machine may have been copied. The copy may have added as this incarnation and
+    /// stopped cleanly itself, unknown to this node.
     fn is_untouched(&self, known: &Registration) -> bool {
         known.holder.is_none() && known.version as u32 == self.released_version
     }
 }
 
-/// See the module.
+/// State of the lease.
 pub struct Lease {
     pub membership: Membership,
-    /// Until when it may put, by the clock that only runs forward.
+    /// End of the right to put, by the monotonic clock.
     pub may_put_until: Duration,
     pub successions: BTreeMap<Incarnation, Succession>,
-    /// The present life was retired, or someone else goes on with it.
+    /// The present incarnation was retired, or another process continues it.
     pub is_retired: bool,
     is_taken_over: bool,
-    /// The life of the last clean stop, to be gone on with if the store confirms it.
+    /// The last clean stop; the node continues its incarnation if the store confirms it.
     clean_stop: Option<CleanStop>,
-    /// The newest version of the present registration that was confirmed, and that was tried.
+    /// The newest confirmed version of the present registration; then the newest one tried.
     confirmed_version: Option<u64>,
     tried_version: u64,
     renew_at: Duration,
-    /// When the registry was last asked for, and has answered.
+    /// Time of the last successful read of the registry.
     registry_read_at: Duration,
-    /// When the present life was last renewed, by the store's clock; never, if it was not registered yet.
+    /// Time of the present incarnation's last renewal, by the store's clock; `None` before its
+    /// registration.
     renewed_at: Option<Millis>,
 }
 
@@ -166,27 +177,27 @@ impl Lease {
 }
 
 impl StoreLink {
-    /// What is known of an older life; one that was not known is asked for.
+    /// Returns the state of an older incarnation; an unknown one is added.
     pub(crate) fn succession(&self, incarnation: Incarnation) -> Succession {
         if incarnation == NODE_INCARNATION {
-            // What the node says of sketches is its own to say, in every life.
+            // A node's own sketch cells belong to the node, in every incarnation.
             return Succession::Held { until: Duration::MAX, since: 0 };
         }
         *lock(&self.lease).successions.entry(incarnation).or_insert(Succession::Unknown)
     }
 
-    /// Whether this node may put now.
+    /// Returns true if this node may put now.
     pub(crate) fn may_put(&self, now: Duration) -> bool {
         let lease = lock(&self.lease);
         lease.membership == Membership::Live && !lease.is_retired && lease.may_put_until > now
     }
 
-    /// The present life was retired.
+    /// Marks the present incarnation as retired.
     pub(crate) fn mark_retired(&self) {
         lock(&self.lease).is_retired = true;
     }
 
-    /// Nothing is counted from here on.
+    /// Fences the node: it counts nothing from here on.
     pub(crate) fn fence(&self, reason: String) {
         let mut lease = lock(&self.lease);
         if !matches!(lease.membership, Membership::Fenced { .. }) {
@@ -199,18 +210,18 @@ impl StoreLink {
 }
 
 impl Sharing<'_> {
-    /// Where this node stands.
+    /// Returns the state of the node's membership.
     pub fn membership(self) -> Membership {
         lock(&self.link.lease).membership.clone()
     }
 
-    /// Whether a registered node may not put because its lease has run out.
+    /// Returns true if a registered node may not put because its lease has run out.
     pub(crate) fn has_lost_lease(self) -> bool {
         let lease = lock(&self.link.lease);
         lease.membership == Membership::Live && lease.may_put_until <= self.elapsed()
     }
 
-    /// Whether older lives of this node are still to be settled or retired by it.
+    /// Returns true if this node is still to settle or retire older incarnations.
     pub fn has_pending_successions(self) -> bool {
         lock(&self.link.lease)
             .successions
@@ -218,7 +229,7 @@ impl Sharing<'_> {
             .any(|succession| matches!(succession, Succession::Unknown | Succession::TakenOver) || succession.is_ours())
     }
 
-    /// Registers, or renews what is registered, if it is time; whether this node may put.
+    /// Registers, or renews the registration, if it is due. Returns true if this node may put.
     pub async fn renew(self) -> bool {
         let now = self.elapsed();
         let due = {
@@ -237,7 +248,7 @@ impl Sharing<'_> {
     async fn try_renew(&self, asked_at: Duration) -> Result<(), StoreError> {
         let has_changed = self.refresh_history().await?;
         if has_changed {
-            // Before the next call: nothing that is claimed after a loss may pass for claimed before it.
+            // Before the next call: a claim made after a loss must not pass for one made before it.
             self.handle_loss();
         }
         let WriterList { registrations, at } = self.link.store.writers().await?;
@@ -264,7 +275,8 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// Whether the store shows an older registration of the present life than it has confirmed.
+    /// Returns true if the store shows an older registration of the present incarnation than it had
+    /// confirmed.
     fn has_regressed(&self, registrations: &[Registration]) -> bool {
         let known = find_registration(registrations, self.writer(self.link.incarnation()));
         let lease = lock(&self.link.lease);
@@ -272,7 +284,8 @@ impl Sharing<'_> {
         known.is_none_or(|known| known.version < confirmed)
     }
 
-    /// The store has lost data: everything is put again, of former lives, too, and nothing is folded until that is done. Tokens are refused until their claims are back.
+    /// Handles a loss of data in the store. Everything is put again, older incarnations included,
+    /// and nothing is folded until then. Tokens are refused until their claims are back.
     pub(super) fn handle_loss(&self) {
         {
             let mut lease = lock(&self.link.lease);
@@ -282,7 +295,7 @@ impl Sharing<'_> {
                 .values_mut()
                 .filter(|succession| matches!(succession, Succession::Settled | Succession::Finished))
             {
-                // What was confirmed may be what was lost.
+                // A confirmed incarnation may be a lost one.
                 *succession = Succession::Unknown;
             }
         }
@@ -294,14 +307,16 @@ impl Sharing<'_> {
         self.request_audit(true);
     }
 
-    /// Begins to put: as the life that was stopped cleanly, if the store confirms it and nothing was added since, or as the present one, or as a new one.
+    /// Begins to put. The node continues the cleanly stopped incarnation if the store confirms it
+    /// and nothing was added since. Otherwise it registers the present one, or a new one.
     async fn join(&self, registrations: &[Registration], at: Millis, asked_at: Duration) -> Result<(), StoreError> {
         let clean_stop = lock(&self.link.lease).clean_stop.filter(|_| !self.link.has_added.load(Ordering::Acquire));
         if let Some(clean_stop) = clean_stop {
             let incarnation = clean_stop.incarnation;
             let known = find_registration(registrations, self.writer(incarnation))
                 .filter(|known| known.stage == WriterStage::Live && clean_stop.is_untouched(known));
-            // One that nobody has heard of, or that someone else holds or has held, is not gone on with.
+            // The node does not continue an unregistered incarnation, nor one that another process
+            // holds or held.
             if let Some(next) = known.and_then(|known| self.next_registration(Some(known), incarnation, false, at).ok())
             {
                 if self.register(known, &next).await? && self.inner.journal.record_incarnation(incarnation).is_ok() {
@@ -323,13 +338,14 @@ impl Sharing<'_> {
                     self.begin_incarnation(present, &next, asked_at);
                 }
             }
-            // An heir of it was faster: a copy of the data directory. What it has added so far is settled late.
+            // A successor was faster: a copy of the data directory. The adds so far are settled
+            // late.
             Err(_) => lock(&self.link.lease).is_retired = true,
         }
         Ok(())
     }
 
-    /// Says that the present life goes on.
+    /// Renews the present incarnation's registration.
     async fn extend_lease(
         &self,
         registrations: &[Registration],
@@ -346,13 +362,14 @@ impl Sharing<'_> {
         };
         let taken = known.filter(|known| known.stage == WriterStage::Live && known.version > tried);
         if taken.is_some_and(|known| known.holder != Some(self.link.holder)) {
-            // Away for longer than its lease, and an heir with a copy of its data directory acts for it since. Or, of a store that has lost who went on
-            // with it, a copy of its machine goes on with it, too.
+            // The node was away longer than its lease, and a successor with a copy of its data
+            // directory acts for it. Or the store lost the succession, and a copy of the machine
+            // continues the incarnation, too.
             let mut lease = lock(&self.link.lease);
             (lease.is_retired, lease.is_taken_over) = (true, true);
             return Ok(());
         }
-        // Others retire; only someone who takes itself for this process renews.
+        // Others retire a registration; only a process with the same identity renews it.
         if taken.is_some() {
             self.link.fence(format!(
                 "another process writes as {}: a copy of this machine or of its data directory is running; stop one of them, and start it on a restored directory",
@@ -360,7 +377,8 @@ impl Sharing<'_> {
             ));
             return Ok(());
         }
-        // A store that lost the registration gets it again, unless it is so long ago that it may have been forgotten in good order.
+        // A store that lost the registration gets it again, unless it may have been forgotten in
+        // good order.
         let grace = millis(self.link.options.grace);
         let forgotten = renewed.is_some_and(|renewed| renewed.0.saturating_add(grace) <= at.0);
         match self.next_registration(known, present, !forgotten, at) {
@@ -377,7 +395,7 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// Takes over older lives that still owe something, and retires those that do not.
+    /// Takes over older incarnations that still owe something, and retires the others.
     async fn take_over(
         &self,
         registrations: &[Registration],
@@ -395,7 +413,8 @@ impl Sharing<'_> {
             }
             let known = find_registration(registrations, self.writer(incarnation));
             let next = match known.map(|known| known.stage) {
-                // Removed in good order. Half of `grace` makes up for a clock of the store that was set back: nothing of this life is left to be settled.
+                // Removed in good order. Half of `grace` makes up for a store clock that was set
+                // back: nothing of this incarnation is left to settle.
                 None if succession == Succession::Finished && self.may_have_removed(incarnation, at) => {
                     Succession::Forgotten { since: self.audit_passes() }
                 }
@@ -437,7 +456,8 @@ impl Sharing<'_> {
                             match self.journal_join(incarnation, at).await && self.register(known, &next).await? {
                                 true => {
                                     let (until, now) = (asked_at + self.link.options.lease, self.elapsed());
-                                    // What was not looked at before, or while it had run out, is looked at from here on.
+                                    // Cells not visited before, or not while the lease had run out,
+                                    // are visited from this pass on.
                                     match succession {
                                         Succession::Held { since, .. } if succession.may_act(now) => {
                                             Succession::Held { until, since }
@@ -448,7 +468,8 @@ impl Sharing<'_> {
                                 false => succession,
                             }
                         }
-                        // That the registry knows it is worth knowing when it does not any more.
+                        // The journal records that the registry knows it: that matters once the
+                        // registry does not any more.
                         (Err(_), _) if !self.journal_join(incarnation, at).await => succession,
                         (Err(_), _) => {
                             let version = known.map_or(0, |known| known.version);
@@ -460,13 +481,13 @@ impl Sharing<'_> {
             };
             {
                 let mut lease = lock(&self.link.lease);
-                // What the audit has found out meanwhile goes before.
+                // A state that the audit has found meanwhile takes precedence.
                 if lease.successions.get(&incarnation) != Some(&succession) {
                     continue;
                 }
                 lease.successions.insert(incarnation, next);
             }
-            // Its cells are looked at again as soon as they may be acted for.
+            // Its cells are visited again as soon as this node may act for them.
             if next.pass_since().is_some() && next.pass_since() != succession.pass_since() {
                 self.request_audit(false);
             }
@@ -474,8 +495,8 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// An older life is on its way out. It is removed when it was folded for `grace`, by the store's clock; half of what is left of that is certain by
-    /// this node's.
+    /// State of an older incarnation that is retiring. The store removes it once it was folded for
+    /// `grace`, by the store's clock. Half of the remaining time is certain by this node's clock.
     fn late_succession(
         &self,
         succession: Succession,
@@ -495,8 +516,10 @@ impl Sharing<'_> {
         }
     }
 
-    /// Whether the store may have folded and forgotten a life in good order by the time of a row, and has not been asked lately enough to know: then
-    /// nobody can tell whether that row counts what this node has of it. Else a row that knows nothing of the life has lost it, or never heard of it.
+    /// Returns true if the store may have forgotten an incarnation, in good order, by the time of a
+    /// row. A recent read of the registry excludes that. If true, it is unknown whether the row
+    /// counts this node's cell. Otherwise a row without the incarnation has lost it, or never had
+    /// it.
     pub(super) fn may_be_forgotten(&self, incarnation: Incarnation, at: Millis, now: Duration) -> bool {
         if incarnation == NODE_INCARNATION {
             return false;
@@ -510,7 +533,8 @@ impl Sharing<'_> {
             && match succession {
                 Succession::Unknown | Succession::TakenOver => true,
                 Succession::Late { until, .. } => until <= now,
-                // Nobody who was live is removed within `grace`: half of that is certain by this node's clock.
+                // A live incarnation is not removed within `grace`: half of that is certain by this
+                // node's clock.
                 Succession::Elsewhere { .. } | Succession::Held { .. } | Succession::Settled => {
                     let asked_at = lock(&self.link.lease).registry_read_at;
                     now.saturating_sub(asked_at) >= self.link.options.grace / 2
@@ -520,21 +544,24 @@ impl Sharing<'_> {
             }
     }
 
-    /// Whether the store may have forgotten a life in good order, rather than never have heard of it.
+    /// Returns true if the store may have forgotten an incarnation in good order, rather than never
+    /// known it.
     fn may_have_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
         let joined = lock(&self.inner.joined).get(&incarnation).copied();
         self.is_long_ago(joined, at)
     }
 
-    /// Whether the store may have removed the registration of a life on its way out in good order.
+    /// Returns true if the store may have removed the registration of a retiring incarnation in
+    /// good order.
     pub(super) fn may_have_removed(&self, incarnation: Incarnation, at: Millis) -> bool {
         let joined = lock(&self.inner.joined).get(&incarnation).copied();
         let grace = millis(self.link.options.grace);
         joined.is_none_or(|joined| joined.0.saturating_add(grace + grace / 2) <= at.0)
     }
 
-    /// Notes anew, with each pass of the audit, until when the lives of this node were live. A life that was live lately is not forgotten in good order:
-    /// a registry that does not know it has lost it.
+    /// Journals anew, with each audit pass, the time until which this node's incarnations were
+    /// live. An incarnation that was live lately is not forgotten in good order: a registry without
+    /// it has lost it.
     async fn refresh_joined(&self, registrations: &[Registration], at: Millis) {
         let every = millis(self.link.options.audit_every);
         let ours = registrations.iter().filter(|registration| registration.writer.node == self.link.node);
@@ -549,34 +576,36 @@ impl Sharing<'_> {
         }
     }
 
-    /// How long ago, at the latest, a life in this stage may have been live, for all that can follow.
+    /// The latest time at which an incarnation in this stage may have been live.
     fn live_until(&self, stage: WriterStage, at: Millis) -> Millis {
         match stage {
-            // One that is not closed yet has all of its `grace` before it.
+            // An incarnation that is not closed yet has all of its `grace` ahead.
             WriterStage::Live | WriterStage::Retiring { .. } => at,
             WriterStage::Closed { since } => since,
             WriterStage::Folded { since } => Millis(since.0.saturating_sub(millis(self.link.options.grace))),
         }
     }
 
-    /// Whether a life that was live then may have gone all the way out: it is removed when it was closed for `grace`, and folded for as long again.
+    /// Returns true if an incarnation live at that time may have been removed since. The store
+    /// removes it after it was closed for `grace`, and folded for as long again.
     fn is_long_ago(&self, live: Option<Millis>, at: Millis) -> bool {
         live.is_some_and(|live| live.0.saturating_add(millis(2 * self.link.options.grace)) <= at.0)
     }
 
-    /// Before a clean stop: nobody holds the present life any more, so that a restart may go on with it at once.
+    /// Releases the present registration before a clean stop, so that a restart may continue it at
+    /// once.
     pub async fn release(self) {
         let present = self.link.incarnation();
         let live = lock(&self.link.lease).membership == Membership::Live;
         if !live {
             return;
         }
-        // What fails here costs a restart a new life.
+        // A failure here costs the restart a new incarnation.
         let Ok(WriterList { registrations, .. }) = self.link.store.writers().await else { return };
         let known = find_registration(&registrations, self.writer(present));
         if let Some(known) = known.filter(|known| known.holder == Some(self.link.holder)) {
             let released = known.released();
-            // Written down first: a restart must know the registration again.
+            // Journaled first: a restart must recognise the registration.
             if self.inner.journal.record_released(released.version as u32).is_ok() {
                 let _ = self.register(Some(known), &released).await;
             }
@@ -584,7 +613,7 @@ impl Sharing<'_> {
         lock(&self.link.lease).may_put_until = Duration::ZERO;
     }
 
-    /// Draws the next life and makes it durable; false if the journal has no room for it now.
+    /// Draws the next incarnation and makes it durable; false if the journal has no room now.
     async fn draw_incarnation(&self) -> bool {
         let drawn = Incarnation(self.link.random());
         let noted = self.inner.journal.record_incarnation(drawn).is_ok();
@@ -608,13 +637,15 @@ impl Sharing<'_> {
         true
     }
 
-    /// Writes down that a life is about to be registered, or that the registry was found to know it; false if the journal has no room for it now. While
-    /// this node has a cell of it that stays written: else a start after the store has forgotten the life would take it for one that nobody has heard of.
+    /// Journals that an incarnation is about to be registered, or that the registry knows it.
+    /// Returns false if the journal has no room now. The entry stays as long as this node has a
+    /// cell of the incarnation. Without it, a start after the store has forgotten the incarnation
+    /// would take it for an unregistered one.
     async fn journal_join(&self, incarnation: Incarnation, at: Millis) -> bool {
         if lock(&self.inner.joined).contains_key(&incarnation) {
             return true;
         }
-        // Here before it is there: a seal in between must not miss it.
+        // In memory before it is in the journal: a seal in between must not miss it.
         lock(&self.inner.joined).insert(incarnation, at);
         let written = self.write_entry(&Entry::Joined { writer: self.writer(incarnation), at }).await;
         if !written {
@@ -631,9 +662,9 @@ impl Sharing<'_> {
         noted && self.inner.commit_until(Wait { written: end, synced: end }).await.is_ok()
     }
 
-    /// Goes on as this life.
+    /// Continues as this incarnation.
     fn begin_incarnation(&self, incarnation: Incarnation, next: &Registration, asked_at: Duration) {
-        // What another one has added at the last moment is found by the audit.
+        // The audit finds adds that another process made at the last moment.
         self.link.incarnation.store(incarnation.0, Ordering::Release);
         {
             let mut lease = lock(&self.link.lease);
@@ -665,7 +696,7 @@ impl Sharing<'_> {
         registry::renew(known, (self.writer(incarnation), self.link.holder), first, at, self.link.options.lease)
     }
 
-    /// Puts a registration in the place of another; whether it is in.
+    /// Replaces one registration by another; returns true if the store has accepted it.
     async fn register(&self, known: Option<&Registration>, next: &Registration) -> Result<bool, StoreError> {
         if next.writer.incarnation == self.link.incarnation() {
             let mut lease = lock(&self.link.lease);
@@ -682,7 +713,7 @@ impl Sharing<'_> {
     }
 }
 
-/// Says that a writer is on its way out.
+/// Logs that a writer is retiring.
 pub(super) fn log_retirement(writer: Writer) {
     tracing::info!(%writer, "a writer is retired: its cells are closed, and folded after `grace`");
 }

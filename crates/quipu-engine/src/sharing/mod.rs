@@ -1,31 +1,34 @@
-//! Many nodes: own cells go to the store, rows come back, and what is not an add is swapped there.
+//! Shares counters among nodes: puts own cells to the store, reads rows back, and swaps other
+//! changes.
 //!
-//! In: the node's own cells, as the journal has them, and commands that cannot be carried out without the store. Out: puts, swaps and registrations; what a
-//! counter is shown as.
+//! In: the node's own cells, as journaled, and commands that need the store. Out: puts, swaps and
+//! registrations; the shown value of a counter.
 //!
 //! ```text
-//! bodies   own bodies of sketches that changed ─► put of their pages; those of others ─► shown sketch
+//! bodies   own bodies of sketches that changed ─► put of their pages; others' ─► shown sketch
 //! settle   own cells that changed ─► put ─► verdicts ─► carry, or settle late
-//! fetch    commands that wait for a row, counters read lately ─► read ─► shown value
+//! fetch    commands that wait for a row, recently read counters ─► read ─► shown value
 //! swap     SET GETSET DEL EXPIRE … ─► read ─► compute ─► swap ─► reply
-//! lease    who this node is, and that it is still there
-//! health   whether the store can be reached
-//! name     what people call this node
+//! lease    the node's registration and its renewal
+//! health   reachability of the store
+//! name     the node's display name
 //! audit    all own cells, again
 //! restore  claims of tokens, again
 //! retire   writers that are gone
-//! adopt    lives of this node that the store has forgotten, by an operator's word
+//! adopt    incarnations of this node that the store has forgotten, by an operator's decision
 //! ```
 //!
-//! Each is a future of one bounded round and may be dropped wherever it waits: what the store did meanwhile is found out by asking it again. The
-//! driver's threads run them on a machine, a simulator polls them one answer at a time.
+//! Each is a future of one bounded round and may be dropped at any await point. The next round
+//! learns the outcome by reading the store again. The background threads run these futures on a
+//! machine; a simulator polls them one reply at a time.
 //!
 //! Invariants:
-//! - nothing leaves the node that is not synced in its journal, except of memory namespaces;
-//! - nothing is put without a lease; nothing is done for an older life without holding its registration;
-//! - no lock is held while the store is waited for.
+//! - no data leaves the node before it is synced in its journal, except of memory namespaces;
+//! - nothing is put without a lease; no work for an older incarnation without holding its
+//!   registration;
+//! - no lock is held during a call to the store.
 //!
-//! Not here: what verdicts and rows mean (`quipu_model::shared`), applying adds (`apply`).
+//! Not here: the meaning of verdicts and rows (`quipu_model::shared`), applying adds (`apply`).
 
 pub mod own;
 
@@ -66,11 +69,12 @@ pub use self::swap::Swap;
 use crate::engine::Inner;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
-/// The first wait after an error of the store, and the longest. Jitter keeps nodes that failed together from coming back together.
+/// The first pause after an error of the store, and the longest. Jitter keeps nodes that failed
+/// together from returning together.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What all handles share of it.
+/// Shared state of a node's connection to its store.
 pub(crate) struct StoreLink {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: SharingOptions,
@@ -79,34 +83,34 @@ pub(crate) struct StoreLink {
     holder: Holder,
     /// The present incarnation.
     incarnation: AtomicU64,
-    /// Whether it has cells.
+    /// True if the present incarnation has cells.
     has_added: AtomicBool,
     lease: Mutex<lease::Lease>,
-    /// Whether it says that nothing is counted any more: asked before every command.
+    /// True if the node is fenced; checked before every command.
     fenced: AtomicBool,
-    /// Writers that the registry knew when it was last read.
+    /// Writers in the registry when it was last read.
     registered: Mutex<Arc<BTreeSet<Writer>>>,
-    /// Counters read lately, to be fetched before their time is up.
+    /// Recently read counters, to be fetched before they go stale.
     refresh_queue: Mutex<BTreeSet<NameBuf>>,
     swaps: Mutex<Vec<swap::PendingSwap>>,
-    /// What has to be done for own cells by a swap.
+    /// Counters with own cells that only a swap can repair.
     repairs: Mutex<BTreeSet<NameBuf>>,
     audit: Mutex<audit::StoreAudit>,
     retirement_walk: Mutex<Option<retire::RetirementWalk>>,
-    /// When the store may be asked again after an error, by call.
+    /// Pause after an error of the store, by call.
     pauses: Mutex<BTreeMap<&'static str, CallPause>>,
     probe: Mutex<health::Probe>,
     registry: Mutex<health::RegistryRoom>,
     name: Mutex<name::NodeName>,
     failure_log: Mutex<settle::FailureLog>,
-    /// Attempts of adds with tokens that are under way.
+    /// Attempts of adds with tokens in progress.
     attempts: Mutex<BTreeSet<u64>>,
     restoration: Mutex<restore::ClaimRestoration>,
     history: Mutex<restore::KnownHistory>,
     metrics: SharingMetrics,
 }
 
-/// What has happened since the start.
+/// Counts since the start.
 #[derive(Default)]
 struct SharingMetrics {
     puts: AtomicU64,
@@ -126,16 +130,16 @@ struct SharingMetrics {
     claim_conflicts: AtomicU64,
 }
 
-/// What sharing has come to since the start, for INFO and metrics.
+/// Statistics of sharing since the start, for INFO and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SharingStats {
     /// Cells put.
     pub puts: u64,
-    /// Times a counter was put and the store gave no verdict, though it answered.
+    /// Puts of a counter without a verdict although the store replied.
     pub failed_puts: u64,
     /// Bodies of sketches put.
     pub bodies: u64,
-    /// Pages of them.
+    /// Pages of these bodies.
     pub pages: u64,
     /// Bytes of these pages.
     pub pages_bytes: u64,
@@ -143,29 +147,29 @@ pub struct SharingStats {
     pub rows: u64,
     /// Swaps carried out.
     pub swaps: u64,
-    /// Cells that went on under another epoch.
+    /// Cells carried into another epoch.
     pub carries: u64,
-    /// Cells of older lives settled late.
+    /// Cells of older incarnations settled late.
     pub late: u64,
     /// Cells of retired writers closed.
     pub closed: u64,
     /// Cells of retired writers folded.
     pub folded: u64,
-    /// Calls that failed.
+    /// Failed calls.
     pub errors: u64,
-    /// Times the store was found to have lost something.
+    /// Detected losses of data in the store.
     pub losses: u64,
-    /// Claims of tokens that the store did not have, put back.
+    /// Lost claims of tokens put back into the store.
     pub claims_restored: u64,
-    /// Claims of tokens that the store has otherwise: a token that may have been applied twice.
+    /// Claims of tokens that differ at the store: a token that may have been applied twice.
     pub claim_conflicts: u64,
-    /// Counters of which the store has not confirmed everything.
+    /// Counters with changes that the store has not confirmed.
     pub unsettled: u64,
-    /// Of these, counters that the store did not take when they were put last.
+    /// Those of them with a last put that the store did not take.
     pub failing: u64,
-    /// Whether the store answers.
+    /// True if the store is reachable.
     pub reachable: bool,
-    /// Whether the node is not registered yet, and puts nothing.
+    /// True if the node is not registered yet, and puts nothing.
     pub joining: bool,
 }
 
@@ -175,7 +179,7 @@ struct CallPause {
     length: Duration,
 }
 
-/// What an engine does with its store, one bounded round at a time.
+/// An engine's work with its store, one bounded round at a time.
 #[derive(Clone, Copy)]
 pub struct Sharing<'e> {
     inner: &'e Inner,
@@ -219,17 +223,18 @@ impl StoreLink {
         }
     }
 
-    /// The node's present life.
+    /// The node's present incarnation.
     pub(crate) fn incarnation(&self) -> Incarnation {
         Incarnation(self.incarnation.load(Ordering::Acquire))
     }
 
-    /// Writers that the registry knew when it was last read: what rows kept of them is not forgotten.
+    /// Writers in the registry when it was last read: a row still remembers its kept values of
+    /// them.
     fn registered(&self) -> Arc<BTreeSet<Writer>> {
         lock(&self.registered).clone()
     }
 
-    /// How many writers there are, as far as is known: this one, at least.
+    /// Number of known writers, at least this one.
     pub(crate) fn known_writer_count(&self) -> u64 {
         (lock(&self.registered).len() as u64).max(1)
     }
@@ -242,12 +247,12 @@ impl StoreLink {
         self.rng.next()
     }
 
-    /// Whether no command is carried out any more.
+    /// Returns true if the node executes no command any more.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }
 
-    /// Why no command is carried out, if none is.
+    /// The refusal of every command, if the node is fenced.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         if !self.is_fenced() {
             return None;
@@ -258,7 +263,7 @@ impl StoreLink {
         }
     }
 
-    /// Wants a counter's row, though nobody waits for it.
+    /// Queues a counter's row for a refresh without a waiting command.
     pub(crate) fn queue_refresh(&self, name: &[u8]) {
         let mut queue = lock(&self.refresh_queue);
         if queue.len() < fetch::REFRESH_QUEUE_MAX {
@@ -266,17 +271,18 @@ impl StoreLink {
         }
     }
 
-    /// Something has to be done for own cells of this counter that only a swap can do.
+    /// Queues a swap that repairs own cells of this counter.
     fn queue_repair(&self, name: &[u8]) {
         lock(&self.repairs).insert(name.into());
     }
 
-    /// Whether a kind of call may be made again.
+    /// Returns true if a kind of call may be made again.
     fn may_call(&self, call: &'static str, now: Duration) -> bool {
         lock(&self.pauses).get(call).is_none_or(|pause| pause.until <= now)
     }
 
-    /// A call went well, or did not: then the next one waits, each time twice as long, by chance a little more or less.
+    /// Records the result of a call. After a failure the next one waits, each time twice as long,
+    /// with jitter.
     fn record_result<T>(&self, call: &'static str, now: Duration, result: &Result<T, StoreError>) {
         if let Err(error) = result {
             self.record_history_change(error);
@@ -296,8 +302,9 @@ impl StoreLink {
         }
     }
 
-    /// Calls about one counter each went well, or `failed` of them did not. That none of several went well is the store's failure,
-    /// and the next ones wait. That some did is theirs: each of those counters waits by itself.
+    /// Records the results of calls about one counter each. If all of several calls failed, the
+    /// store is at fault and the next calls wait. If only some failed, each of those counters waits
+    /// by itself.
     fn record_results(&self, call: &'static str, now: Duration, calls: usize, failed: usize) {
         match failed {
             0 if calls == 0 => {}
@@ -310,7 +317,7 @@ impl StoreLink {
     }
 }
 
-/// Between a half and one and a half of it.
+/// A random duration between half and one and a half of `length`.
 fn jittered(length: Duration, random: u64) -> Duration {
     length / 2 + length.mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
 }
@@ -320,7 +327,7 @@ impl<'e> Sharing<'e> {
         Sharing { inner, link }
     }
 
-    /// Which node this is.
+    /// The node's id.
     pub fn node(self) -> NodeId {
         self.link.node()
     }
@@ -329,25 +336,26 @@ impl<'e> Sharing<'e> {
         self.inner.clock.elapsed()
     }
 
-    /// Whether what was asked for, or collected, at that time may still be sent on. For half of `grace` at most anything is under way, in a process that
-    /// sleeps or on a network: each has a half of that.
+    /// Returns true if a value read or collected at `since` may still be sent. A message is in
+    /// flight for half of `grace` at most, in a suspended process or on a network: each gets half
+    /// of that.
     fn may_send(&self, since: Duration) -> bool {
         self.elapsed().saturating_sub(since) < self.link.options.grace / 4
     }
 
-    /// How many counters there are of which the store has not confirmed everything, as far as they are remembered.
+    /// Number of counters with unconfirmed changes, as far as they are remembered.
     pub fn unsettled(self) -> usize {
         let table = &self.inner.table;
         (0..table.shard_count()).map(|shard| table.lock(shard).unsettled.count()).sum()
     }
 
-    /// How many of them the store did not take when they were put last.
+    /// Number of those with a last put that the store did not take.
     pub fn failing(self) -> usize {
         let table = &self.inner.table;
         (0..table.shard_count()).map(|shard| table.lock(shard).unsettled.failing()).sum()
     }
 
-    /// What has happened so far.
+    /// Returns the statistics since the start.
     pub fn stats(self) -> SharingStats {
         let metrics = &self.link.metrics;
         let get = |metric: &AtomicU64| metric.load(Ordering::Relaxed);
@@ -375,14 +383,14 @@ impl<'e> Sharing<'e> {
     }
 }
 
-/// Keeps a counter in memory while the store is asked about it.
+/// Keeps a counter in memory during a call to the store about it.
 struct ResidencyPin<'e> {
     inner: &'e Inner,
     name: NameBuf,
 }
 
 impl<'e> ResidencyPin<'e> {
-    /// `None` if the counter is not in memory.
+    /// Pins a counter; `None` if it is not in memory.
     fn acquire(inner: &'e Inner, name: &NameBuf) -> Option<ResidencyPin<'e>> {
         let hash = inner.table.hash(name);
         let mut shard = inner.table.lock(inner.table.shard_of(hash));
@@ -393,7 +401,7 @@ impl<'e> ResidencyPin<'e> {
 
 impl Drop for ResidencyPin<'_> {
     fn drop(&mut self) {
-        // What panicked may have held this very lock.
+        // The panicking code may have held this very lock.
         if std::thread::panicking() {
             return;
         }

@@ -1,8 +1,8 @@
-//! What people call this node: kept in the store beside the registrations, for lists of writers.
+//! Publishes the node's display name in the store, beside the registrations, for lists of writers.
 //!
 //! In: a name. Out: calls that publish it, by the thread that probes the store.
 //!
-//! Invariant: nothing waits for it, and a failure stops nothing.
+//! Invariant: no work waits for it, and a failure stops nothing.
 
 use std::time::Duration;
 
@@ -12,33 +12,34 @@ use super::Sharing;
 use super::lease::Membership;
 use crate::sync::{Ordering, lock};
 
-/// A name is published again after this long: a node that forgot this one may have removed it meanwhile.
+/// Interval between publications: a node that forgot this one may have removed the name meanwhile.
 const PUBLISH_EVERY: Duration = Duration::from_secs(3_600);
 
-/// After a failure it is tried again after this long.
+/// Time until the next try after a failure.
 const RETRY_EVERY: Duration = Duration::from_secs(60);
 
-/// The name, and when it is due.
+/// The name, and the time of its next publication.
 #[derive(Default)]
 pub(super) struct NodeName {
     name: Option<String>,
-    /// As which writer it was published last, and how often the store had lost data by then.
+    /// The writer of the last publication, and the number of detected losses at that time.
     published: Option<(Incarnation, u64)>,
     next_at: Duration,
 }
 
 impl Sharing<'_> {
-    /// Names this node.
+    /// Sets the node's name.
     pub fn set_node_name(self, name: &str) {
         *lock(&self.link.name) = NodeName { name: Some(name.to_owned()), ..NodeName::default() };
     }
 
-    /// What this node is called, if anything.
+    /// Returns the node's name, if it has one.
     pub fn node_name(self) -> Option<String> {
         lock(&self.link.name).name.clone()
     }
 
-    /// Publishes the name if it is due. Only a registered node does: the node that forgets its last writer removes the name.
+    /// Publishes the name if it is due. Only a registered node does: the node that forgets its last
+    /// writer removes the name.
     pub(super) async fn publish_name(&self) {
         let now = self.elapsed();
         let published = (self.link.incarnation(), self.link.metrics.losses.load(Ordering::Relaxed));

@@ -1,11 +1,11 @@
-//! How counters are shared.
+//! Settings of shared counters.
 
 use std::time::Duration;
 
 use quipu_model::FailMode;
 pub use quipu_model::{SHARDS_MAX, ShardPick};
 
-/// Something that is not shown.
+/// A secret that `Debug` does not print.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -15,30 +15,34 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// How counters are shared. The first four may differ by namespace.
+/// Settings of shared counters. The first four may differ by namespace.
 #[derive(Debug, Clone)]
 pub struct SharingOptions {
-    /// What has changed is put to the store this long after; a counter is put once in that time however often it is added to.
+    /// Time from a change to its put. A counter is put at most once in that time, regardless of its
+    /// number of adds.
     pub settle_every: Duration,
-    /// What is known of the other writers may be this old when a counter is read.
+    /// Oldest value of other writers that a read may return.
     pub freshness: Duration,
-    /// How many cells a counter has in the store per writer.
+    /// Number of cells that a counter has in the store per writer.
     pub shards: u16,
-    /// Which of them an add goes to.
+    /// Choice of the cell for an add.
     pub pick: ShardPick,
-    /// A node says this often, several times over, that it is there.
+    /// Length of a node's lease; the node renews it several times within that length.
     pub lease: Duration,
-    /// One that has not said so for this long after is retired: its cells are closed.
+    /// Time after the end of a lease until the node is retired: its cells are closed.
     pub retire_after: Duration,
-    /// Closed cells are folded after this long; what the store remembers for late messages, it remembers for this long.
+    /// Time from closing cells to folding them. The store also remembers values for late messages
+    /// for this long.
     pub grace: Duration,
-    /// All own cells are compared with the store this often.
+    /// Interval between two audits of all own cells against the store.
     pub audit_every: Duration,
-    /// A command waits so long for the store to show a counter; then it is served with what is known.
+    /// Longest time that a command waits for the store to show a counter; then it gets the known
+    /// value.
     pub fetch_wait: Duration,
-    /// A set, reset, delete or change of expiry waits so long for the store; then it is refused, or its outcome is unknown.
+    /// Longest time that a set, reset, delete or change of expiry waits for the store. Then it is
+    /// refused, or its outcome is unknown.
     pub swap_wait: Duration,
-    /// What all nodes have in common, and nobody else knows: sketches hash what they count by it.
+    /// Secret shared by all nodes: sketches hash their items with it.
     pub secret: Secret,
 }
 
@@ -61,7 +65,7 @@ impl Default for SharingOptions {
     }
 }
 
-/// How the counters of a namespace are shared.
+/// Sharing policy of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharePolicy {
     /// See [`SharingOptions::settle_every`].
@@ -72,6 +76,6 @@ pub struct SharePolicy {
     pub shards: u16,
     /// See [`SharingOptions::pick`].
     pub pick: ShardPick,
-    /// What is done while the store does not answer.
+    /// Behaviour while the store does not respond.
     pub fail_mode: FailMode,
 }

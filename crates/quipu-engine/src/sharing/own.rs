@@ -1,29 +1,36 @@
-//! What this node says of one shared counter: its own cells, and how far the store knows them.
+//! Encodes and updates a node's own cells of one shared counter, and their confirmation by the
+//! store.
 //!
 //! ```text
 //! bytes, in the journal and at rest; varints have 7 bits a byte, least first
 //!   varint  cells
 //!   per cell
-//!     u8      flags        1 said · 2 an epoch · 4 an expiry · 8 lapsed · 16 settled · 32 a total that is not the value · 64 let something go · 128 a total that was confirmed
+//!     u8      flags        1 has a value · 2 an epoch · 4 an expiry · 8 a pending expiry ·
+//!                          16 settled · 32 a total that is not the value · 64 an expired seq ·
+//!                          128 a confirmed total
 //!     u64     incarnation  little-endian
 //!     varint  shard
 //!     varint  seq
-//!     epoch                varint milliseconds, u64 node   if 2
+//!     epoch   varint milliseconds, u64 node                     if 2
 //!     varint  value        zigzag of 128 bits
-//!     varint  total        zigzag of 128 bits              if 32
-//!     varint  seq at which something was let go            if 64
-//!     varint  the total that the store confirmed last, zigzag of 128 bits   if 128
-//!     varint  expires_at                                   if 4
-//!     epoch, value, expires_at of the life that lapsed, and varint the seq under which it did     if 8
+//!     varint  total        zigzag of 128 bits                   if 32
+//!     varint  seq of the last expiry                            if 64
+//!     varint  last confirmed total, zigzag of 128 bits          if 128
+//!     varint  expires_at                                        if 4
+//!     pending expiry: epoch, value, expires_at, and varint seq  if 8
 //! ```
 //!
 //! Invariants:
-//! - a cell's seq rises with every change of what it says, so the same seq always says the same;
-//! - that a cell is settled is written down late or never, so one that says so is: after a restart the others are put again, which changes nothing;
-//! - so is the total that was confirmed: the store may know of more, by one put.
+//! - a cell's seq rises with every change of its value, so the same seq always means the same
+//!   value;
+//! - the settled flag is written late or never, so a set flag is true. After a restart the other
+//!   cells are put again, which changes nothing;
+//! - the confirmed total is written late, too: the store may know more, by one put.
 //!
-//! A cell of a body, of a sketch, has no totals that matter, and lets nothing go: in place of the total that was confirmed it has the seq of the newest put that is in its body. That of the node itself has in place of the seq
-//! at which something was let go the one from which on seqs were given to states of this body (`sketches/unsettled_changes`).
+//! A cell of a sketch body has no totals that matter, and no expired values. In place of the
+//! confirmed total it has the seq of the newest put that its body contains. In place of the expired
+//! seq, the cell of the node itself has the first seq given to a state of this body
+//! (`sketches/unsettled_changes`).
 
 use std::time::Duration;
 
@@ -31,27 +38,30 @@ use quipu_model::shared::body::{INCARNATION_BODIES_MAX, body_number, incarnation
 use quipu_model::shared::{CellId, NODE_INCARNATION, OwnValue, PendingExpiry, Put, RowVersion, Seq, Shard};
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 
-/// Cells of older lives that one counter may have beside its present shards. Each is a crash that came before the last one was settled.
+/// Most cells of older incarnations that one counter may have besides its present shards. Each is a
+/// crash before the previous one was settled.
 pub const OLD_CELLS_MAX: usize = 16;
 
-/// Cells of former lives that a node keeps of one counter though the store has confirmed them: what the store may lose.
+/// Most confirmed cells of former incarnations that a node keeps for one counter: the store may
+/// lose them.
 pub const CONFIRMED_CELLS_MAX: usize = OLD_CELLS_MAX;
 
-/// Most cells of its lives that a node has of one counter, where one has so many shards.
+/// Most cells that a node has of one counter with at most `shards_max` shards.
 pub fn cells_max(shards_max: u16) -> usize {
     usize::from(shards_max) + OLD_CELLS_MAX
 }
 
-/// Most bytes that what this node says of one counter takes, where one has so many shards.
+/// Most bytes of a node's own cells of one counter with at most `shards_max` shards.
 pub fn own_bytes_max(shards_max: u16) -> usize {
-    // One more: that of the node itself.
+    // One more, for the cell of the node itself.
     4 + (cells_max(shards_max) + 1) * CELL_BYTES_MAX
 }
 
-/// Most bytes that one cell takes: flags, incarnation, shard, total, the one confirmed, where it let go, and twice seq, epoch, value and expiry.
+/// Most bytes of one cell: flags, incarnation, shard, total, confirmed total, expired seq, and
+/// twice seq, epoch, value and expiry.
 pub const CELL_BYTES_MAX: usize = 1 + 8 + 3 + 2 * 19 + 10 + 2 * (10 + 18 + 19 + 10);
 
-/// No cells, as bytes.
+/// The encoding of no cells.
 pub const NO_CELLS: &[u8] = &[0];
 
 const SAID: u8 = 1;
@@ -66,107 +76,109 @@ const HAS_CONFIRMED: u8 = 128;
 /// This node's cells of one counter.
 #[derive(Debug, Clone, Default)]
 pub struct OwnCells {
-    /// What it says, of its present life and of those before.
+    /// The cells of its present incarnation and of earlier ones.
     pub cells: Vec<OwnCell>,
-    /// The newest epoch that the store has shown: what a new cell opens under.
+    /// The newest epoch that the store has shown; a new cell opens under it.
     pub epoch: Epoch,
-    /// When the row was asked for that the shown value comes from.
+    /// Request time of the row behind the shown value.
     pub requested_at: Option<Duration>,
-    /// Which row that was.
+    /// Version of that row.
     pub row_version: RowVersion,
-    /// When it was here: another that was asked for before that may be an older one.
+    /// Arrival time of that row: a row requested before it may be an older one.
     pub received_at: Duration,
-    /// Until then what is known is shown, however old: the store was asked in vain.
+    /// Until then the known value is shown at any age: the store did not respond.
     pub serve_stale_until: Option<Duration>,
-    /// Raised by whatever makes a row that is still on its way older than what is known.
+    /// Raised by every change that makes rows in flight outdated.
     pub generation: u32,
-    /// How many calls to the store are about this counter: so long it stays in memory.
+    /// Number of calls to the store about this counter; above zero, it stays in memory.
     pub pins: u32,
-    /// The sum over all writers, if it does not fit a reply. The counter then shows the 64-bit number that is nearest to it.
+    /// The sum over all writers, if it does not fit a reply. The counter then shows the nearest
+    /// 64-bit number.
     pub wide_sum: Option<Box<i128>>,
-    /// Nodes have made it in different kinds or sizes, so that there is nothing to show.
+    /// Nodes have created it in different kinds or sizes, so no sketch can be shown.
     pub has_body_conflict: bool,
 }
 
 /// One of this node's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnCell {
-    /// Of which life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Which shard.
+    /// Its shard.
     pub shard: Shard,
-    /// The newest that it says.
+    /// Its newest seq.
     pub seq: Seq,
-    /// What it says.
+    /// Its value.
     pub own: OwnValue,
-    /// The store has confirmed the newest.
+    /// True if the store has confirmed the newest seq.
     pub settled: bool,
-    /// The store is to confirm it anew, this or a newer one.
+    /// True if the store must confirm the cell anew, this seq or a newer one.
     pub doubted: bool,
-    /// The total of the newest put that the store is known to have confirmed: what is left of the own total without that is not known to be counted.
+    /// Total of the newest confirmed put. The rest of the own total is not known to be counted.
     pub confirmed: i128,
 }
 
 impl OwnCell {
-    /// Its name in a row.
+    /// Id of the cell in a row.
     pub fn id(&self, node: NodeId) -> CellId {
         CellId { writer: Writer { node, incarnation: self.incarnation }, shard: self.shard }
     }
 
-    /// Whether it is of a body: that of the node itself, or of one of its lives.
+    /// Returns true for the cell of a body, of the node itself or of an incarnation.
     pub fn is_body(&self) -> bool {
         is_body_shard(self.incarnation, self.shard)
     }
 
-    /// Of a cell of a body: which of those that this node has of the counter.
+    /// Number of the body among this node's bodies of the counter.
     pub fn body_number(&self) -> u16 {
         body_number(self.shard)
     }
 
-    /// What there is to put.
+    /// The put of the cell, if there is something to put.
     pub fn pending_put(&self, node: NodeId) -> Option<Put> {
         self.own.put(self.id(node), self.seq)
     }
 
-    /// Says something else from here on.
+    /// Sets a new value, under the next seq.
     pub fn update(&mut self, own: OwnValue) {
         (self.own, self.seq, self.settled) = (own, Seq(self.seq.0 + 1), !own.has_value && own.pending_expiry.is_none());
         self.doubted &= !self.settled;
     }
 
-    /// What was added to it, did not expire, and is not known to have reached the store.
+    /// Sum of unexpired adds that are not known to have reached the store.
     pub fn unconfirmed_sum(&self, now: Millis) -> i128 {
         match (self.own.pending_expiry, self.own.expires_at) {
-            // Of the epoch that has begun nothing is put until the store has spoken.
+            // Nothing of the new epoch is put before the store has decided.
             (Some(_), _) => self.own.value,
             (None, Some(at)) if at <= now => 0,
             _ => self.own.total.saturating_sub(self.confirmed),
         }
     }
 
-    /// Of a cell of a body: the newest put of this epoch that the body is known to have everything of.
+    /// For the cell of a body: the newest put of this epoch that the body contains in full.
     pub fn included_seq(&self) -> Seq {
         if self.settled { self.seq } else { Seq(u64::try_from(self.confirmed).unwrap_or(0)) }
     }
 
-    /// Of a node's cell: from this seq on, up to the newest, they were given to states of its body.
+    /// For a node's cell: the first of the seqs, up to the newest, given to states of its body.
     pub fn seq_range_start(&self) -> Seq {
         self.own.expired_seq
     }
 
-    /// Of a cell of a body: what is to be known after a restart of whose puts are whose.
+    /// For the cell of a body: sets the seqs needed after a restart to recognise the node's own
+    /// puts.
     pub fn set_seq_range(&mut self, (included, from): (Seq, Seq)) {
         (self.confirmed, self.own.expired_seq) = (i128::from(included.0), from);
     }
 
-    /// The store has confirmed it; whether that is news.
+    /// Marks the cell as confirmed by the store; returns true if that is news.
     pub fn mark_settled(&mut self) -> bool {
         let was_settled = std::mem::replace(&mut self.settled, true);
         (self.doubted, self.confirmed) = (false, self.own.total);
         !was_settled
     }
 
-    /// The store is to confirm it anew.
+    /// Requires a new confirmation by the store.
     pub fn mark_unconfirmed(&mut self) {
         if self.is_body() {
             self.confirmed = i128::from(self.included_seq().0);
@@ -177,20 +189,22 @@ impl OwnCell {
 }
 
 impl OwnCells {
-    /// Whether there is anything that the store may not know.
+    /// Returns true if there may be changes that the store does not have.
     pub fn is_unsettled(&self) -> bool {
         self.cells.iter().any(|cell| !cell.settled)
     }
 
-    /// Whether what is shown while the store does not answer is something, from before a restart or a reset. Of a sketch of which each life has a body, what lives have counted that are over and settled only
-    /// the store knows: before a row was seen there is less to show than this node itself has acknowledged.
+    /// Returns true if the value shown while the store does not respond is a known one, from before
+    /// a restart or a reset. For a sketch with a body per incarnation, only the store has the
+    /// bodies of ended and settled incarnations. Before a row was read, the node could show less
+    /// than it has acknowledged.
     pub fn has_known_value(&self) -> bool {
         let in_part =
             self.received_at == Duration::ZERO && self.body_cells().any(|cell| cell.incarnation != NODE_INCARNATION);
         !in_part && (!self.cells.is_empty() || self.requested_at.is_some())
     }
 
-    /// The cell of the node itself: of what it says of a sketch.
+    /// The cell of the node itself, for a sketch.
     pub fn node_cell(&self) -> Option<&OwnCell> {
         self.cells.iter().find(|cell| cell.incarnation == NODE_INCARNATION)
     }
@@ -205,7 +219,8 @@ impl OwnCells {
         self.body_cells().find(|cell| cell.body_number() == number)
     }
 
-    /// Which cell what is observed now goes to, of a sketch that may be taken in twice or not: that of the node itself, or of its present life, which may be yet to be opened; `None`: there are too many.
+    /// The cell for a new observation: of the node itself for an idempotent sketch, else of the
+    /// present incarnation. That cell may still have to be opened. `None`: there are too many.
     pub fn observed_cell(&self, is_idempotent: bool, present: Incarnation) -> Option<(Incarnation, Shard)> {
         if is_idempotent {
             return Some((NODE_INCARNATION, Shard(0)));
@@ -217,17 +232,18 @@ impl OwnCells {
         Some((present, incarnation_shard(free)))
     }
 
-    /// The cell of a life and shard.
+    /// The cell of an incarnation and shard.
     pub fn cell_mut(&mut self, incarnation: Incarnation, shard: Shard) -> Option<&mut OwnCell> {
         self.cells.iter_mut().find(|cell| cell.incarnation == incarnation && cell.shard == shard)
     }
 
-    /// The cell of a life and shard, opened if there is none: under the newest epoch that the store has shown, with the expiry that the counter
-    /// is known to have.
+    /// Returns the cell of an incarnation and shard. A new one opens under the newest epoch that
+    /// the store has shown, with the counter's known expiry.
     pub fn open_cell(&mut self, incarnation: Incarnation, shard: Shard, expires_at: Option<Millis>) -> &mut OwnCell {
         let at = self.cells.iter().position(|cell| cell.incarnation == incarnation && cell.shard == shard);
         let at = at.unwrap_or_else(|| {
-            // Its sisters may have lapsed already: then the new one is of the life that began. A body has none.
+            // The incarnation's other cells may have expired already: then the new one belongs to
+            // the epoch that began. A body has no such cells.
             let is_body = is_body_shard(incarnation, shard);
             let sibling = self.cells.iter().find(|cell| !is_body && !cell.is_body() && cell.incarnation == incarnation);
             let sibling = sibling.map(|cell| cell.own);
@@ -251,15 +267,17 @@ impl OwnCells {
         &mut self.cells[at]
     }
 
-    /// Those cells, as a reading wants them.
+    /// The selected cells, in the form that a reading needs.
     pub fn list_cells(&self, node: NodeId, which: impl Fn(&OwnCell) -> bool) -> Vec<(CellId, Seq, OwnValue)> {
         self.cells.iter().filter(|cell| which(cell)).map(|cell| (cell.id(node), cell.seq, cell.own)).collect()
     }
 
-    /// The counter's time is over by this node's clock: what was added before expires, unless the store says otherwise.
+    /// Applies the counter's expiry by this node's clock: earlier adds expire, unless the store
+    /// decides otherwise.
     pub fn lapse(&mut self, now: Millis, present: Incarnation) {
         self.wide_sum = None;
-        // An older life adds nothing any more, so there is nothing to keep apart; and it may have other heirs, so its seq stays as it is.
+        // An older incarnation adds nothing any more, so there is nothing to separate. It may have
+        // other successors, so its seq stays.
         for cell in self.cells.iter_mut().filter(|cell| cell.incarnation == present && !cell.is_body()) {
             let lapsed = cell.own.lapse(now, Seq(cell.seq.0 + 1));
             if lapsed != cell.own {
@@ -268,30 +286,31 @@ impl OwnCells {
         }
     }
 
-    /// Makes room for one more cell: the oldest one of a former life that the store has confirmed is dropped. False if there is none.
+    /// Makes room for one more cell: drops the oldest confirmed cell of a former incarnation.
+    /// Returns false if there is none.
     pub fn drop_oldest_confirmed(&mut self, present: Incarnation) -> bool {
         let confirmed = |cell: &OwnCell| cell.incarnation != present && cell.settled && !cell.is_body();
         let oldest = self.cells.iter().position(confirmed);
         oldest.map(|at| self.cells.remove(at)).is_some()
     }
 
-    /// A row that is on its way is older than what is known now; the next reading asks anew.
+    /// Marks rows in flight as outdated; the next reading fetches anew.
     pub fn invalidate_row(&mut self) {
         (self.generation, self.requested_at) = (self.generation.wrapping_add(1), None);
     }
 
-    /// About how many bytes it takes in memory.
+    /// Approximate bytes in memory.
     pub fn memory_bytes(&self) -> usize {
         size_of::<OwnCells>() + self.cells.capacity() * size_of::<OwnCell>()
     }
 
-    /// As bytes.
+    /// Encodes the cells.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1 + self.cells.len() * 40);
         put_varint(&mut out, self.cells.len() as u128);
         for OwnCell { incarnation, shard, seq, own, settled, confirmed, .. } in &self.cells {
             let flag = |condition, flag| if condition { flag } else { 0 };
-            // Of one that is settled it is the total.
+            // For a settled cell it equals the total.
             let confirmed = Some(*confirmed).filter(|confirmed| !settled && *confirmed != 0);
             out.push(
                 flag(own.has_value, SAID)
@@ -332,7 +351,7 @@ impl OwnCells {
         out
     }
 
-    /// From bytes; `None` if they are not of this form.
+    /// Decodes the cells; `None` if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<OwnCells> {
         let mut rest = bytes;
         let count = usize::try_from(take_varint(&mut rest)?).ok()?;
@@ -348,7 +367,7 @@ impl OwnCells {
             let let_go = Seq(if flags & HAS_LET_GO != 0 { take_number(&mut rest)? } else { 0 });
             let settled = flags & SETTLED != 0;
             let confirmed = match flags & HAS_CONFIRMED != 0 {
-                // In one form only, so that bytes that were compared are not made differently.
+                // Only one encoding is valid, so equal cells always have equal bytes.
                 true => Some(take_value(&mut rest)?).filter(|confirmed| !settled && *confirmed != 0)?,
                 false if settled && is_body_shard(incarnation, shard) => i128::from(seq.0),
                 false if settled => total,

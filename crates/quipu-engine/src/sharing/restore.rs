@@ -1,13 +1,19 @@
-//! Puts claims of tokens back that the store may have lost.
+//! Puts back claims of tokens that the store may have lost.
 //!
-//! In: this node's tokens with their claims. Out: the same claims at the store, with their replies; claims of others that contradict them.
+//! In: this node's tokens with their claims. Out: the same claims at the store, with their replies;
+//! conflicting claims of others.
 //!
-//! Claims are put back after each start, because a crash may have come before the store heard the end of a claim; after the store has lost data; and
-//! one by one where the end of a claim was not heard. The newest come first, since these are retried most.
+//! The node puts claims back in three cases:
+//! - after each start, since a crash may have come before the store recorded the end of a claim;
+//! - after a loss of data in the store;
+//! - singly, if the store did not record the end of a claim.
 //!
-//! After a loss, and for a lease at least, a token that carries no later time is refused: each node that applied one has the time to notice the loss.
+//! The newest come first, since these are retried most.
 //!
-//! Invariant: only what is synced in the journal is put back.
+//! After a loss, and for a lease at least, the node refuses a token without a later time. So each
+//! node that applied a token has the time to notice the loss.
+//!
+//! Invariant: a claim is put back only if it is synced in the journal.
 
 use std::time::Duration;
 
@@ -19,65 +25,66 @@ use crate::journal::Wait;
 use crate::sync::{Ordering, lock};
 use crate::tokens::TokenKey;
 
-/// Which claims are to be put back.
+/// State of the restoration of claims.
 #[derive(Default)]
 pub(super) struct ClaimRestoration {
-    /// Tokens, the newest last.
+    /// Tokens to put back, the newest last.
     queue: Vec<TokenKey>,
-    /// The tokens of the call under way: in the queue again if its round is dropped.
+    /// Tokens of the call in progress; they return to the queue if its round is dropped.
     under_way: Vec<TokenKey>,
-    /// Whether all tokens were queued since the start.
+    /// True if all tokens were queued since the start.
     has_begun: bool,
-    /// The store has lost data, and not everything was put back.
+    /// A loss of the store that is not fully repaired.
     loss: Option<StoreLoss>,
-    /// Whether a conflict was logged since.
+    /// True if a conflict was logged since.
     has_logged_conflict: bool,
 }
 
-/// A loss that was noticed.
+/// A detected loss.
 #[derive(Clone, Copy)]
 struct StoreLoss {
-    /// When, by the store's clock; none before that was asked.
+    /// Time of the detection by the store's clock; `None` until that was read.
     noticed_at: Option<Millis>,
-    /// Until then tokens are refused, by the clock that only runs forward.
+    /// End of the refusal of tokens, by the monotonic clock.
     until: Duration,
 }
 
-/// The history of the store, as far as this node knows it.
+/// The store's history, as far as this node knows it.
 #[derive(Default)]
 pub(super) struct KnownHistory {
-    /// As it was told last.
+    /// The last history read.
     last: Option<History>,
-    /// A call was refused since, because it has changed.
+    /// True if a call was refused since because the history changed.
     has_changed: bool,
 }
 
 impl StoreLink {
-    /// Has the history asked for if it is why a call was refused.
+    /// Requests a read of the history if it was the reason for a refused call.
     pub(super) fn record_history_change(&self, error: &StoreError) {
         if matches!(error, StoreError::HistoryChanged { .. }) {
             lock(&self.history).has_changed = true;
         }
     }
 
-    /// Whether a call was refused because the store's history has changed.
+    /// Returns true if a call was refused because the store's history has changed.
     pub(super) fn has_changed_history(&self) -> bool {
         lock(&self.history).has_changed
     }
 }
 
 impl Sharing<'_> {
-    /// Asks for the store's history if this node has never heard it.
+    /// Reads the store's history if this node does not know it yet.
     pub(super) async fn learn_history(&self) -> Result<(), StoreError> {
         let is_known = lock(&self.link.history).last.is_some();
-        // Another round may have heard it meanwhile, and it may have changed since.
+        // Another round may have read it meanwhile, and it may have changed since.
         if !is_known && self.refresh_history().await? {
             self.handle_loss();
         }
         Ok(())
     }
 
-    /// Asks for the store's history; whether a server that was there when it was told last has another one, or is gone. A server that is new has lost nothing.
+    /// Reads the store's history. Returns true if a server known from the last read has another
+    /// identity, or is gone. A new server has lost nothing.
     pub(super) async fn refresh_history(&self) -> Result<bool, StoreError> {
         let now = self.link.store.history().await?;
         let mut history = lock(&self.link.history);
@@ -88,39 +95,40 @@ impl Sharing<'_> {
         Ok(has_changed)
     }
 
-    /// The store has lost data: all claims go back, and until then tokens are refused.
+    /// Queues all claims after a loss in the store; until they are back, tokens are refused.
     pub(super) fn restore_all_claims(&self) {
         let until = self.elapsed() + self.link.options.lease;
         let mut restoration = lock(&self.link.restoration);
-        // Under the lock: a claim that is queued before is among these, and one that is queued after stays.
+        // Under the lock: a claim queued earlier is among these, and one queued later stays.
         let all = self.claimed_tokens();
         restoration.loss = Some(StoreLoss { noticed_at: None, until });
         (restoration.queue, restoration.has_begun, restoration.has_logged_conflict) = (all, true, false);
     }
 
-    /// By this time of the store's clock a loss was noticed.
+    /// Sets the store time by which a loss was detected.
     pub(super) fn set_loss_time(&self, at: Millis) {
         if let Some(loss) = &mut lock(&self.link.restoration).loss {
             loss.noticed_at.get_or_insert(at);
         }
     }
 
-    /// Whether a token may be claimed: not while a claim of it may be lost.
+    /// Returns true if a token may be claimed: not while its claim may be lost.
     pub(super) fn may_claim(&self, identity: &Identity<'_>) -> bool {
         let Some(loss) = lock(&self.link.restoration).loss else { return true };
-        // Nobody can have applied a token before the loss whose time is further ahead than any may be.
+        // A token that carries a time this far ahead of the loss cannot have been applied before
+        // it.
         let ahead = u64::try_from(TOKEN_AHEAD_MAX.as_millis()).unwrap_or(u64::MAX);
         let is_later =
             |noticed_at: Millis| identity.time().is_some_and(|carried| carried.0 > noticed_at.0.saturating_add(ahead));
         loss.noticed_at.is_some_and(is_later)
     }
 
-    /// The store has not heard the end of a claim.
+    /// Queues a claim after the store did not record its end.
     pub(super) fn queue_claim(&self, identity: &Identity<'_>) {
         lock(&self.link.restoration).queue.push(self.inner.tokens.key(identity));
     }
 
-    /// Puts claims back, one batch; how many.
+    /// Puts back one batch of claims; returns their number.
     pub async fn restore_claims(self) -> usize {
         let now = self.elapsed();
         if !self.link.may_put(now) || !self.link.may_call("restore", now) {
@@ -130,7 +138,7 @@ impl Sharing<'_> {
             let all = self.claimed_tokens();
             let mut restoration = lock(&self.link.restoration);
             if !std::mem::replace(&mut restoration.has_begun, true) {
-                // What was queued meanwhile is newer.
+                // Claims queued meanwhile are newer.
                 let newer = std::mem::replace(&mut restoration.queue, all);
                 restoration.queue.extend(newer);
             }
@@ -185,7 +193,7 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// Two nodes may have applied a token.
+    /// Records that two nodes may have applied a token.
     fn record_conflict(&self, claim: &Claim) {
         self.link.metrics.claim_conflicts.fetch_add(1, Ordering::Relaxed);
         if !std::mem::replace(&mut lock(&self.link.restoration).has_logged_conflict, true) {

@@ -1,10 +1,13 @@
-//! Retires writers that are gone: closes their cells, folds them after `grace`, forgets them after another.
+//! Retires writers that are gone: closes their cells, folds them after `grace`, forgets them after
+//! another.
 //!
-//! In: the registry and all rows, a page at a time. Out: swaps that change no sum, and the registration's next stage when a walk has come to every row.
+//! In: the registry and all rows, a page at a time. Out: swaps that change no sum, and the
+//! registration's next stage when a walk has visited every row.
 //!
-//! Any node does it, several may at once: every step may be repeated. Bodies of sketches are not closed, and folded by being laid together with those that were before.
+//! Any node does it, and several may do it at once: every step may be repeated. Bodies of sketches
+//! are not closed; folding merges them into the folded body.
 //!
-//! Invariant: nothing is folded while the store is known to have lost something that was not put again.
+//! Invariant: nothing is folded while a detected loss of the store is not repaired.
 
 use quipu_model::shared::body::{BodyShape, FOLDED_BODY_WRITER, StoredBody};
 use quipu_model::shared::{
@@ -18,10 +21,10 @@ use super::bodies::{decode_sketch, merge_sketch};
 use super::lease::log_retirement;
 use crate::sync::{Ordering, lock};
 
-/// Names of one page: each costs a read, and a swap if the writer has a cell there.
+/// Names per page: each costs a read, and a swap if the writer has a cell there.
 const PAGE_NAMES: usize = 64;
 
-/// A swap that others keep overtaking is left for the next walk after so many tries.
+/// Tries of a swap that others keep overtaking, before it is left for the next walk.
 const TRIES_MAX: usize = 16;
 
 /// A walk over all rows for one writer.
@@ -29,12 +32,13 @@ pub(super) struct RetirementWalk {
     registration: Registration,
     folds: bool,
     cursor: Option<Cursor>,
-    /// Some cells were still open, where all should have been closed.
+    /// True if some cells were still open where all should have been closed.
     closed_some: bool,
 }
 
 impl Sharing<'_> {
-    /// One piece: a page of a walk, or the next stage of a registration; how many rows were changed.
+    /// Does one piece: a page of a walk, or a registration's next stage. Returns the number of
+    /// changed rows.
     pub async fn retire(self) -> usize {
         let now = self.elapsed();
         if !self.link.may_put(now) || !self.link.may_call("retire", now) {
@@ -56,7 +60,7 @@ impl Sharing<'_> {
         result.unwrap_or(0)
     }
 
-    /// Looks for a writer on its way out.
+    /// Looks for a retiring writer.
     async fn start_retirement(&self) -> Result<usize, StoreError> {
         let (store, options) = (&self.link.store, &self.link.options);
         let WriterList { mut registrations, at } = store.writers().await?;
@@ -80,7 +84,7 @@ impl Sharing<'_> {
                     let node = registration.writer.node;
                     let stays = |other: &Registration| other.writer != registration.writer && other.writer.node == node;
                     if !registrations.iter().any(stays) {
-                        // A name that stays behind harms nobody.
+                        // A leftover name is harmless.
                         let _ = store.name_node(node, None).await;
                     }
                 }
@@ -96,17 +100,17 @@ impl Sharing<'_> {
         Ok(0)
     }
 
-    /// A page of rows: how many were changed, and whether it was the last.
+    /// Walks a page of rows; returns the number of changed rows, and whether it was the last page.
     async fn walk_page(&self, walk: &mut RetirementWalk) -> Result<(usize, bool), StoreError> {
         let store = &self.link.store;
         let ScanPage { names, next } = store.scan(walk.cursor.as_ref(), PAGE_NAMES).await?;
         let (writer, mut changed) = (walk.registration.writer, 0);
         for name in &names {
-            // What a store of ours has never written is not ours to change.
+            // A name that no Quipu node can have written is not changed.
             let Ok(name) = Name::new(name) else { continue };
             let closed = self.swap_change(name, Change::Close(writer)).await?;
             walk.closed_some |= closed > 0;
-            // What was closed only now has its `grace` before it.
+            // A cell closed only now has its `grace` ahead.
             let folded = match walk.folds && closed == 0 {
                 true => self.swap_change(name, Change::Fold(writer)).await? + self.fold_body(name, writer).await?,
                 false => 0,
@@ -124,7 +128,7 @@ impl Sharing<'_> {
         Ok((changed, last))
     }
 
-    /// Every row was come to.
+    /// Ends a walk after every row was visited.
     async fn finish_walk(&self, walk: &RetirementWalk) -> Result<(), StoreError> {
         let at = self.link.store.clock().await?;
         let known = walk.registration;
@@ -132,7 +136,7 @@ impl Sharing<'_> {
             WriterStage::Retiring { .. } => known.closed(at),
             _ => known.folded(at, walk.closed_some),
         };
-        // If it has moved meanwhile, someone else has come further.
+        // If the registration has moved meanwhile, another node is further.
         self.link.store.register(known.version, &next).await?;
         Ok(())
     }
@@ -158,7 +162,8 @@ impl Sharing<'_> {
             match store.swap(name, fetched.snapshot.version, row).await {
                 Ok(SwapVerdict::Swapped) => return Ok(reply_number(&computed.reply)),
                 Ok(SwapVerdict::Moved) => {}
-                // Whether it is in, the next walk finds out; that cells were closed must not be missed.
+                // The next walk finds out whether the swap was applied; closed cells must not be
+                // missed.
                 Err(error) => {
                     return self.resolve_unknown_swap(name, &fetched, id, reply_number(&computed.reply), error).await;
                 }
@@ -170,7 +175,8 @@ impl Sharing<'_> {
         })
     }
 
-    /// Lays the body of a writer into the one that is nobody's; how many there were. Where they cannot be laid together it stays, and counts on.
+    /// Merges the body of a writer into the folded body; returns their number. A body that cannot
+    /// be merged stays and still counts.
     async fn fold_body(&self, name: Name<'_>, writer: Writer) -> Result<i64, StoreError> {
         let (store, key) = (&self.link.store, &self.inner.sketch_key);
         let has_body =
@@ -185,7 +191,7 @@ impl Sharing<'_> {
                 continue;
             }
             if fetched.snapshot.is_due(fetched.at) {
-                // It goes with its epoch.
+                // It ends with its epoch.
                 return Ok(0);
             }
             let Some(gone) = bodies.get(&writer) else { return Ok(0) };

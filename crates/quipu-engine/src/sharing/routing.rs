@@ -1,4 +1,4 @@
-//! What a command asks of a shared counter, and whether what is known of it is enough.
+//! Decides a command's need of the store, and whether a shared counter's known row satisfies it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,32 +17,32 @@ use super::{SHARDS_MAX, ShardPick, SharePolicy, StoreLink, Swap};
 use crate::namespaces::Policies;
 use crate::sync::Ordering;
 
-/// What is said of a counter that cannot be shown.
+/// Refusal for a counter that cannot be shown.
 const CONFLICTING_BODIES: &str = "nodes have made this counter in different kinds, sizes or under different secrets, so that they cannot be laid together: delete it, and make it once";
 
-/// What a command asks of the store.
+/// A command's need of the store.
 pub enum StoreNeed {
-    /// Nothing: it adds.
+    /// None: it adds.
     Add,
-    /// To know what others say.
+    /// A read of other writers' values.
     Read,
     /// A change that only the store can order.
     Swap(Swap),
-    /// Somebody who decides alone.
+    /// A decision by a single owner, which a shared counter does not have.
     OneOwner(&'static str),
 }
 
-/// Whether what is known of a counter is enough.
+/// Result of a check of a counter's known row.
 pub enum RowCheck {
-    /// It is.
+    /// The known row is enough.
     Usable,
-    /// Not before its row was fetched.
+    /// The row must be fetched first.
     Fetch,
-    /// It is not, and the store does not answer.
+    /// The row is not enough, and the store does not respond.
     Refuse(Refusal),
 }
 
-/// What a command asks of the store.
+/// Returns a command's need of the store.
 pub fn store_need(command: &Command<'_>) -> StoreNeed {
     let swap_of = |name: &Name<'_>, change| StoreNeed::Swap(Swap { names: vec![name_buf(name)], change });
     match command {
@@ -75,7 +75,7 @@ pub fn store_need(command: &Command<'_>) -> StoreNeed {
             }
             SketchCommand::SetString(_) => StoreNeed::OneOwner("setting a sketch to a string"),
             SketchCommand::MergeFrequency { .. } => StoreNeed::OneOwner("CMS.MERGE, which replaces what was counted,"),
-            // What is made, and what is merged, depends on what others have.
+            // The kinds and sizes that others have decide the result.
             _ => StoreNeed::Read,
         },
         Command::Read { .. }
@@ -108,7 +108,8 @@ fn name_buf(name: &Name<'_>) -> NameBuf {
 }
 
 impl StoreLink {
-    /// Whether what is known of a counter is enough for a command. A counter that is read often is fetched before that is too old.
+    /// Checks whether the known row of a counter is enough for a command. A counter that is read
+    /// often is fetched before its row is too old.
     pub(crate) fn check_row(
         &self,
         own_cells: Option<&mut OwnCells>,
@@ -118,10 +119,11 @@ impl StoreLink {
         &SharePolicy { freshness, fail_mode, .. }: &SharePolicy,
     ) -> RowCheck {
         let Some(own_cells) = own_cells else { return RowCheck::Fetch };
-        // An add that is refused while the store does not answer has to know whether it does.
+        // An add that is refused during an outage needs to know whether the store responds.
         let adds_anyway = adds && fail_mode.adds();
         if let Some(sum) = own_cells.wide_sum.as_ref().filter(|_| !adds) {
-            // Others may have brought it back: the row is asked for as it is for any other reading.
+            // Others may have brought the sum back into range: the row is fetched as for any other
+            // reading.
             let is_fresh = own_cells
                 .requested_at
                 .is_some_and(|at| now.saturating_sub(at) <= freshness || since.is_some_and(|since| at >= since));
@@ -146,7 +148,7 @@ impl StoreLink {
                 }
                 RowCheck::Usable
             }
-            // An add counts whatever the others do; what it replies is as old as that.
+            // An add counts regardless of other writers; its reply is as old as the known row.
             Some(_) if adds_anyway => {
                 self.queue_refresh(name.bytes());
                 RowCheck::Usable
@@ -158,20 +160,21 @@ impl StoreLink {
         }
     }
 
-    /// The present life has a cell.
+    /// Records that the present incarnation has a cell.
     fn mark_added(&self) {
-        // Read first: it is true almost always, and a line that nobody writes is in every core's cache.
+        // Read first: the flag is true almost always, and a cache line without writes stays in
+        // every core's cache.
         if !self.has_added.load(Ordering::Acquire) {
             self.has_added.store(true, Ordering::Release);
         }
     }
 
-    /// Who adds, and how.
+    /// Returns the picker for adds of the present incarnation.
     pub(crate) fn shard_picker<'s>(&'s self, now: Duration, policies: &'s Policies) -> ShardPicker<'s> {
         self.shard_picker_as(self.incarnation(), now, policies)
     }
 
-    /// The same, as the life that was the present one when something was looked at.
+    /// Returns the picker for an incarnation that was the present one at an earlier look-up.
     pub(crate) fn shard_picker_as<'s>(
         &'s self,
         incarnation: Incarnation,
@@ -182,7 +185,7 @@ impl StoreLink {
     }
 }
 
-/// Who adds, and to which shard.
+/// Chooses the cell of an add: incarnation and shard.
 pub struct ShardPicker<'s> {
     link: &'s StoreLink,
     policies: &'s Policies,
@@ -191,17 +194,17 @@ pub struct ShardPicker<'s> {
 }
 
 impl ShardPicker<'_> {
-    /// The node's present life.
+    /// The node's present incarnation.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// A number by chance.
+    /// A random number.
     pub fn random(&self) -> u64 {
         self.link.random()
     }
 
-    /// A counter of the days before the store.
+    /// Own cells of a counter from before the shared store.
     pub fn own_from_unshared(&self, cell: Option<Cell>) -> OwnCells {
         shared_counter::own_from_unshared(cell, self.incarnation)
     }
@@ -235,12 +238,12 @@ impl ShardPicker<'_> {
         }
     }
 
-    /// When an add is to be put.
+    /// Due time for the put of an add.
     pub fn due_at(&self, name: Name<'_>) -> Duration {
         self.now + self.policies.policy(name).share.settle_every
     }
 
-    /// Adds to the cell of a shard; false if that cannot hold it.
+    /// Adds to the cell of a shard; false if the cell cannot hold the sum.
     pub fn add(&self, own_cells: &mut OwnCells, shard: Shard, expires_at: Option<Millis>, delta: i64) -> bool {
         if own_cells.cell_mut(self.incarnation, shard).is_none() && !self.has_room(own_cells) {
             return false;
@@ -256,7 +259,8 @@ impl ShardPicker<'_> {
         }
     }
 
-    /// The cell of the body that something is observed in, of a sketch that may be taken in twice or not; `None`: too many of older lives are left to be settled.
+    /// Opens the body cell for an observation. `None`: too many cells of older incarnations are
+    /// unsettled.
     pub fn open_observed_cell<'o>(&self, own_cells: &'o mut OwnCells, is_idempotent: bool) -> Option<&'o mut OwnCell> {
         let (incarnation, shard) = own_cells.observed_cell(is_idempotent, self.incarnation)?;
         if !is_idempotent {
@@ -268,13 +272,14 @@ impl ShardPicker<'_> {
         Some(own_cells.open_cell(incarnation, shard, None))
     }
 
-    /// Whether there is room for one more cell, if need be in place of one that is only kept because the store may lose it.
+    /// Returns true if there is room for one more cell. It may drop a confirmed cell that was kept
+    /// only against a loss in the store.
     fn has_room(&self, own_cells: &mut OwnCells) -> bool {
         own_cells.cells.len() < cells_max(self.policies.shards_max())
             || own_cells.drop_oldest_confirmed(self.incarnation)
     }
 
-    /// Which shard an add goes to. Refused if the command has to name a key for that and does not.
+    /// Picks the shard of an add. Refused if the policy needs a shard key and the command has none.
     pub fn pick(&self, name: Name<'_>, shard_key: Option<&[u8]>) -> Result<Shard, Refusal> {
         let policy = &self.policies.policy(name).share;
         let shards = u64::from(policy.shards.clamp(1, SHARDS_MAX));
@@ -284,7 +289,7 @@ impl ShardPicker<'_> {
         let number = match policy.pick {
             ShardPick::Writer => self.link.node().0,
             ShardPick::Random => self.link.random(),
-            // Without a seed, so that every node takes the same shard for the same key.
+            // Without a seed, so that every node picks the same shard for the same key.
             ShardPick::Hash => xxh3_64(shard_key.ok_or(Refusal::NoShardKey)?),
             ShardPick::Time => self.now.as_secs(),
         };

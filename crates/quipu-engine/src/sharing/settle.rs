@@ -1,13 +1,15 @@
-//! Own cells go to the store, until it has confirmed them.
+//! Settles own cells: puts them to the store until it has confirmed them.
 //!
-//! In: counters of which something is unsettled and due. Out: one put of many cells; what its verdicts mean is written down.
+//! In: counters that are unsettled and due. Out: one put of many cells; the effects of its
+//! verdicts, journaled.
 //!
-//! Each counter has a due time of its own: a round takes what is due and looks at nothing else. A counter that the store does not take is put again
-//! after a while that doubles; the others go on.
+//! Each counter has its own due time: a round takes only the due ones. A counter that the store
+//! does not take is put again after a delay that doubles; the others go on.
 //!
 //! Invariants:
-//! - what is put is synced first, so that no crash takes back what others have seen;
-//! - a counter leaves the list of the unsettled only when the store has confirmed the newest that this node says of it.
+//! - a cell is synced before its put, so that no crash takes back a value that others have seen;
+//! - a counter leaves the list of the unsettled only when the store has confirmed the newest seq of
+//!   its own cells.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -27,17 +29,18 @@ use crate::journal::Wait;
 use crate::sync::{Ordering, lock};
 use crate::turn::Turn;
 
-/// Bodies that are put at once: each may have megabytes.
+/// Most bodies put at once: each may have megabytes.
 const BODIES_MAX: usize = 16;
 
-/// After so many puts in a row without a verdict, some 300 ms, a counter is logged: what one lost connection costs is not worth a line.
+/// Consecutive puts without a verdict, some 300 ms, after which a counter is logged. One lost
+/// connection is not worth a log line.
 const FAILURES_LOGGED: u32 = 5;
 
-/// Most counters that are logged as failing in [`FAILURE_LOG_EVERY`]: a store may refuse all of 100,000.
+/// Most counters logged as failing in [`FAILURE_LOG_EVERY`]: a store may refuse all of 100,000.
 const FAILURE_LOG_MAX: u32 = 5;
 const FAILURE_LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// How many failing counters were logged lately.
+/// Rate limit of the log lines about failing counters.
 #[derive(Default)]
 pub(super) struct FailureLog {
     began: Option<Duration>,
@@ -46,7 +49,7 @@ pub(super) struct FailureLog {
 }
 
 impl FailureLog {
-    /// Whether one more is logged; then how many were not since the last one.
+    /// Admits one more line; returns the number of suppressed ones since the last line.
     fn admit(&mut self, now: Duration) -> Option<u64> {
         if self.began.is_none_or(|began| now.saturating_sub(began) >= FAILURE_LOG_EVERY) {
             (self.began, self.logged) = (Some(now), 0);
@@ -60,16 +63,16 @@ impl FailureLog {
     }
 }
 
-/// Cells to be put, and the counters they are of, kept in memory meanwhile.
+/// Cells to put, with their counters pinned in memory.
 struct SettleBatch<'e> {
     puts: Vec<(NameBuf, Put)>,
-    /// Counters whose own bodies are to be put.
+    /// Counters with own bodies to put.
     bodies: Vec<NameBuf>,
     _pins: Vec<ResidencyPin<'e>>,
 }
 
 impl<'e> Sharing<'e> {
-    /// Puts what is due; how many cells.
+    /// Puts due cells; returns their number.
     pub async fn settle(self) -> usize {
         let now = self.elapsed();
         if !self.link.may_put(now) || !self.link.may_call("put", now) {
@@ -77,7 +80,8 @@ impl<'e> Sharing<'e> {
         }
         let mut batch = self.collect_due(now);
         let names = std::mem::take(&mut batch.bodies);
-        // They have a pause of their own: sketches that the store does not take hold up no counts.
+        // Bodies have a pause of their own: sketches that the store does not take hold up no
+        // counts.
         let bodies = if self.link.may_call("put body", now) { self.settle_bodies(names).await } else { 0 };
         if batch.puts.is_empty() {
             return bodies;
@@ -86,7 +90,8 @@ impl<'e> Sharing<'e> {
         if self.inner.commit_until(Wait { written: end, synced: end }).await.is_err() {
             return 0;
         }
-        // The disk may have taken longer than the lease; and after a long sleep the node may have another one, for another life.
+        // The disk may have taken longer than the lease. After a long suspension the node may have
+        // another lease, for another incarnation.
         if !self.link.may_put(self.elapsed()) || !self.may_send(now) {
             return 0;
         }
@@ -102,11 +107,12 @@ impl<'e> Sharing<'e> {
         puts.len() + bodies
     }
 
-    /// Takes the results of a call: a counter of which every put has a verdict has its next turn, another one waits.
+    /// Applies the results of a call. A counter with a verdict for every put gets its next turn;
+    /// another one waits.
     fn apply_results(&self, batch: &SettleBatch<'_>, results: &[PutResult]) {
         let mut remaining = &batch.puts[..];
         let mut results = results.iter();
-        // The puts of a counter are next to each other.
+        // The puts of a counter are adjacent.
         while let Some((name, _)) = remaining.first() {
             let count = remaining.iter().take_while(|(other, _)| other == name).count();
             let (puts, others) = remaining.split_at(count);
@@ -128,7 +134,7 @@ impl<'e> Sharing<'e> {
         }
     }
 
-    /// Puts own bodies, several at once; how many.
+    /// Puts own bodies, several at once; returns the number of counters.
     async fn settle_bodies(&self, names: Vec<NameBuf>) -> usize {
         let failures = Cell::new(0);
         let flights = names.iter().map(|name| {
@@ -150,11 +156,11 @@ impl<'e> Sharing<'e> {
         names.len()
     }
 
-    /// What is due, shard by shard.
+    /// Collects the due cells, shard by shard.
     fn collect_due(&self, now: Duration) -> SettleBatch<'e> {
         let table = &self.inner.table;
         let mut batch = SettleBatch { puts: Vec::new(), bodies: Vec::new(), _pins: Vec::new() };
-        // Not always the same ones first, should they be more than one put takes.
+        // A random first shard, in case there are more due cells than one put takes.
         let first = self.link.random() as usize % table.shard_count();
         for index in (first..table.shard_count()).chain(0..first) {
             let room = PUTS_MAX.saturating_sub(batch.puts.len());
@@ -174,12 +180,13 @@ impl<'e> Sharing<'e> {
         batch
     }
 
-    /// Makes sure that a counter that is due is in memory, and that its cells are doubted if an audit pass waits for it.
+    /// Makes sure that a due counter is in memory, and that its cells are doubted if an audit pass
+    /// waits for it.
     fn ensure_ready(&self, name: &NameBuf, entry: UnsettledEntry) -> bool {
         let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
         if !table.lock(table.shard_of(hash)).has_slot(hash, name) {
             if self.inner.memory_is_full() {
-                // It must not stand before others that are in memory.
+                // It must not block others that are in memory.
                 self.requeue(name);
                 return false;
             }
@@ -211,7 +218,7 @@ impl<'e> Sharing<'e> {
                 }
                 lapsed |= cell.own.pending_expiry.is_some();
                 let succession = (cell.incarnation != present).then(|| self.link.succession(cell.incarnation));
-                // Of a life on its way out only a swap can settle anything.
+                // A retiring incarnation's cells can be settled only by a swap.
                 late |= matches!(succession, Some(Succession::Late { .. }));
                 let acts = succession
                     .is_none_or(|succession| !matches!(succession, Succession::Late { .. }) && succession.may_act(now));
@@ -229,7 +236,7 @@ impl<'e> Sharing<'e> {
             self.link.queue_repair(&name);
         }
         if lapsed {
-            // Only the row can say whether it was so.
+            // Only the row can confirm the expiry.
             self.link.queue_refresh(&name);
         }
         let fits = batch.puts.len() + puts.len() <= PUTS_MAX;
@@ -238,13 +245,13 @@ impl<'e> Sharing<'e> {
                 batch._pins.push(pin);
                 batch.puts.extend(puts.into_iter().map(|put| (name.clone(), put)));
             }
-            // A body has its turn when it was put.
+            // A body gets its next turn after its put.
             None if body => {}
             None => self.requeue(&name),
         }
     }
 
-    /// How this node stands to one of its older lives.
+    /// This node's authority over one of its older incarnations.
     pub(super) fn authority(&self, incarnation: Incarnation, now: Duration) -> Authority {
         Authority::from_succession(self.link.succession(incarnation), now)
     }
@@ -264,7 +271,7 @@ impl<'e> Sharing<'e> {
         }
     }
 
-    /// Does what a row or a verdict left to do.
+    /// Performs the follow-up of a row or a verdict.
     pub(super) fn follow_up(&self, name: &[u8], follow_up: FollowUp) {
         if follow_up.swap {
             self.link.queue_repair(name);
@@ -294,13 +301,14 @@ impl<'e> Sharing<'e> {
         self.link.metrics.carries.fetch_add(follow_up.carried, Ordering::Relaxed);
     }
 
-    /// Takes a counter off the list of the unsettled, or gives it its next turn.
+    /// Removes a counter from the list of the unsettled, or sets its next turn.
     pub(super) fn requeue(&self, name: &NameBuf) {
         let due = self.next_turn(name);
         self.update_unsettled(name, |entry| UnsettledEntry { due, ..entry.unwrap_or_default() });
     }
 
-    /// The same, but what has a turn keeps it: a counter that is read all the time is settled, too.
+    /// Like `requeue`, but keeps an existing turn: a counter that is read all the time is settled,
+    /// too.
     pub(super) fn enqueue(&self, name: &NameBuf) {
         let due = self.next_turn(name);
         self.update_unsettled(name, |entry| entry.unwrap_or(UnsettledEntry { due, ..UnsettledEntry::default() }));
@@ -312,7 +320,8 @@ impl<'e> Sharing<'e> {
         self.update_unsettled(name, |entry| UnsettledEntry { due, failures: 0, ..entry.unwrap_or_default() });
     }
 
-    /// A put of a counter had no verdict: it waits, each time twice as long, and no other counter with it.
+    /// A put of a counter had no verdict: the counter waits, each time twice as long, and no other
+    /// one with it.
     fn postpone(&self, name: &NameBuf, error: &dyn Error) {
         let (now, random) = (self.elapsed(), self.link.random());
         let mut failures = 0;
@@ -328,7 +337,7 @@ impl<'e> Sharing<'e> {
         }
     }
 
-    /// Logs that the store takes no put of a counter, of a few counters at a time.
+    /// Logs that the store takes no put of a counter, for a few counters at a time.
     fn log_failing(&self, name: &NameBuf, error: &dyn Error) {
         let Some(unlogged) = lock(&self.link.failure_log).admit(self.elapsed()) else { return };
         let counter = String::from_utf8_lossy(name);
@@ -344,11 +353,11 @@ impl<'e> Sharing<'e> {
         self.elapsed() + self.inner.namespaces.current().policy(as_name(name)).share.settle_every
     }
 
-    /// Replaces what the list of the unsettled says of a counter; one that is settled is taken off.
+    /// Updates a counter's entry in the list of the unsettled; a settled one is removed.
     fn update_unsettled(&self, name: &NameBuf, update: impl FnOnce(Option<UnsettledEntry>) -> UnsettledEntry) {
         let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
         let mut shard = table.lock(table.shard_of(hash));
-        // What waits for an older life to be this node's to act for is listed by the audit that follows then.
+        // A cell that waits for authority over its incarnation is listed by the audit that follows.
         let present = self.link.incarnation();
         let acts = |cell: &&OwnCell| cell.incarnation == present || self.link.succession(cell.incarnation).is_ours();
         let is_resident = shard.has_slot(hash, name);
@@ -368,13 +377,13 @@ impl<'e> Sharing<'e> {
                 true => {
                     Some(UnsettledEntry { at_rest: false, unconfirmed: is_doubted || after.was_unconfirmed, ..after })
                 }
-                // Only the ledger can tell, so it is brought back when it is due.
+                // Only the ledger has its state, so it is loaded when it is due.
                 false => Some(after),
             }
         });
     }
 
-    /// Lets commands go on that have waited for the store long enough: what is known is shown.
+    /// Ends waits that have lasted long enough: these commands get the known value.
     pub fn serve_stale(self) -> usize {
         let now = self.elapsed();
         let late = self.inner.loads.take_late_rows(now, self.link.options.fetch_wait);
@@ -395,7 +404,7 @@ impl<'e> Sharing<'e> {
     }
 }
 
-/// A name from the table.
+/// Converts a name from the table.
 pub(super) fn as_name(name: &[u8]) -> Name<'_> {
     Name::new(name).expect("names in the table have been checked")
 }

@@ -1,10 +1,12 @@
-//! One counter under its lock: what this node says of it, what it shows, and what a row or a verdict means for both.
+//! Applies rows and verdicts to one counter under its lock: its own cells and its shown value.
 //!
-//! In: a row, or a verdict on a put. Out: own cells that carry, are settled or dropped; the value shown; what is left to do by a swap.
+//! In: a row, or a verdict on a put. Out: own cells that carry, are settled or dropped; the shown
+//! value; follow-ups that need a swap.
 //!
 //! Invariants:
-//! - only the present life carries; a cell of an older one that is told anything but `Newest` is settled late, by a swap;
-//! - what is shown comes from one row and the own cells of the same moment.
+//! - only the present incarnation carries; a cell of an older one with any verdict but `Newest` is
+//!   settled late, by a swap;
+//! - the shown value comes from one row and the own cells of the same moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,58 +22,59 @@ use crate::sketches::Body;
 
 /// A counter under its lock.
 pub struct SharedCounter<'s> {
-    /// What this node says.
+    /// This node's own cells.
     pub own_cells: &'s mut OwnCells,
-    /// What it shows.
+    /// The shown cell.
     pub shown: Option<Cell>,
-    /// What it says has changed, and is to be written down.
+    /// True if the own cells have changed and must be journaled.
     pub changed: bool,
-    /// What the store knows has changed; worth knowing after a restart, and not worth a record.
+    /// True if a confirmation has changed; useful after a restart, but not worth a record of its
+    /// own.
     pub confirmed: bool,
-    /// Which node this is.
+    /// This node's id.
     pub node: NodeId,
-    /// Its present life.
+    /// Its present incarnation.
     pub incarnation: Incarnation,
-    /// Of a sketch: what this node says of it, by number.
+    /// This node's bodies of a sketch, by number.
     pub bodies: BTreeMap<u16, Box<Body>>,
-    /// The one of them that is looked at, taken out of these.
+    /// The body taken out of `bodies` for the current work.
     pub body: Option<Box<Body>>,
-    /// Its number.
+    /// Number of the taken body.
     pub body_number: u16,
-    /// What it no longer says.
+    /// Bodies that were dropped.
     pub dropped_bodies: Vec<(u16, Box<Body>)>,
-    /// What lives have left that are over, for the present one to go on with.
+    /// Bodies of ended incarnations, for the present one to take over.
     pub inherited: Vec<Sketch>,
-    /// Of these bodies it says something else, and all of it is to be written down.
+    /// Numbers of rewritten bodies, to be journaled in full.
     pub rewritten_bodies: BTreeSet<u16>,
-    /// When the counter was to expire, as far as was known before.
+    /// The counter's known expiry before the change.
     pub known_expiry: Option<Millis>,
-    /// Whether a sketch is shown.
+    /// True if a sketch is shown.
     pub shows_sketch: bool,
-    /// What is to be shown.
+    /// The sketch to show.
     pub shown_body: ShownBody,
-    /// A number by chance.
+    /// A random number.
     pub random: u64,
-    /// Under which sketches hash what they count.
+    /// Key of the sketches' item hashes.
     pub key: &'s Key,
 }
 
-/// What a row or verdict left to do.
+/// Follow-up of a row or verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FollowUp {
-    /// The row has to move, or an older life's cell has to be settled late: by a swap.
+    /// A swap must move the row, or settle an older incarnation's cell late.
     pub swap: bool,
-    /// The present life was retired.
+    /// The present incarnation was retired.
     pub is_retired: bool,
-    /// Only the bodies beside the row tell what to do.
+    /// The bodies beside the row must be read.
     pub fetch: bool,
-    /// Somebody else writes under this node's identity.
+    /// Another process writes under this node's identity.
     pub has_duplicate: bool,
-    /// An older life owes something that nobody can settle any more.
+    /// An older incarnation owes something that cannot be settled any more.
     pub forgotten: Option<Incarnation>,
-    /// The row does not know a cell of this older life any more, which the store had confirmed.
+    /// The row lacks a confirmed cell of this older incarnation.
     pub missing_in_row: Option<Incarnation>,
-    /// How many cells went on under another epoch.
+    /// Number of cells carried into another epoch.
     pub carried: u64,
 }
 
@@ -90,8 +93,9 @@ impl FollowUp {
 }
 
 impl SharedCounter<'_> {
-    /// A row was read, asked for and here at those times: own cells hear what it means for them, and the counter shows it. `authority` says how this
-    /// node stands to its older lives; none of those that it may act for, or waits for, may have been forgotten by then. `None`: what is shown is newer.
+    /// Applies a row to the own cells and shows it. The two times are those of its request and its
+    /// arrival. `authority` gives this node's authority over its older incarnations. None that it
+    /// may act for, or waits for, may have been forgotten by then. `None`: the shown row is newer.
     pub fn apply_row(
         &mut self,
         fetched: &FetchedRow,
@@ -99,8 +103,8 @@ impl SharedCounter<'_> {
         (asked_at, landed_at): (Duration, Duration),
         authority: &dyn Fn(Incarnation) -> Authority,
     ) -> Option<FollowUp> {
-        // What was asked for after another had landed is newer, also if the store has lost something in between. Of two that were under way at once
-        // the version tells.
+        // A row requested after another had arrived is newer, even if the store has lost data in
+        // between. For two rows in flight at once, the version decides.
         if asked_at <= self.own_cells.received_at && fetched.snapshot.version.is_before(&self.own_cells.row_version) {
             self.own_cells.requested_at = self.own_cells.requested_at.map(|at| at.max(asked_at));
             return None;
@@ -128,13 +132,14 @@ impl SharedCounter<'_> {
         self.own_cells.epoch = fetched.snapshot.as_of(fetched.at).epoch;
         (self.own_cells.requested_at, self.own_cells.serve_stale_until) = (Some(asked_at), None);
         follow_up.carried += self.merge_inherited();
-        // What was added under an epoch that has ended is for whoever goes on with that life to carry, or to let expire. With one that was
-        // closed nobody goes on: what this node knows more of it is settled late, and counts.
+        // Adds under an ended epoch are carried, or expire, by the node that continues the
+        // incarnation. A closed incarnation has no such node. This node's further knowledge of it
+        // is settled late, and counts.
         let (row, node) = (&fetched.snapshot, self.node);
         let counts = |cell: &OwnCell| {
             matches!(cell.own.on_row(cell.id(node), cell.seq, row, fetched.at), NextStep::Keep | NextStep::Retired)
         };
-        // What somebody else, on a copy of its directory, has put as this node is none of its own.
+        // A put by another process, on a copy of the directory, is not this process's own.
         let is_unpublished = |cell: &OwnCell| cell.is_body() && !cell.own.has_value;
         let is_confirmed = |cell: &OwnCell| cell.settled && authority(cell.incarnation) == Authority::Confirmed;
         let ours = |cell: &OwnCell| {
@@ -154,7 +159,7 @@ impl SharedCounter<'_> {
         Some(follow_up.merge(self.update_shown_body(fetched, row_bodies, authority)))
     }
 
-    /// What a row means for one cell; whether it stays.
+    /// Applies a row to one cell; returns false first if the cell is to be dropped.
     fn apply_row_to_cell(
         &mut self,
         cell: &mut OwnCell,
@@ -180,14 +185,15 @@ impl SharedCounter<'_> {
         }
         let informed = cell.own.with_row_expiry(row);
         if informed != cell.own {
-            // Known of the expiry, and nothing that the store would have to hear.
+            // Information about the expiry, which the store need not get.
             (cell.own, self.changed) = (informed, true);
         }
         let mut next_step = cell.own.on_row(id, cell.seq, row, at);
         if let (NextStep::Continue(decided), Some(_)) = (next_step, cell.own.pending_expiry) {
             match present {
                 true => cell.update(decided),
-                // It says nothing new by that: another heir with the same seq must not be outdone.
+                // It adds nothing new by that: another successor with the same seq must not be
+                // superseded.
                 false => cell.own = decided,
             }
             self.changed = true;
@@ -197,8 +203,8 @@ impl SharedCounter<'_> {
         match next_step {
             NextStep::Keep => {
                 let settled = cell.own.pending_expiry.is_none() && (!cell.own.has_value || confirmed);
-                // A row that was read before a put was confirmed says nothing against that. The present life's cell is then put once more; an older one's
-                // may be about to be over.
+                // A row read before the confirmation of a put does not contradict it. The present
+                // incarnation's cell is then put once more; an older one may be about to end.
                 let settled = settled || !present && cell.settled;
                 self.confirmed |= settled != cell.settled;
                 cell.settled = settled;
@@ -217,7 +223,7 @@ impl SharedCounter<'_> {
             NextStep::Superseded | NextStep::Continue(_) | NextStep::Retired if !cell.own.has_value => {
                 (false, FollowUp::default())
             }
-            // The store knows more of an older life than this node does, and may lose that.
+            // The store knows more of an older incarnation than this node does, and may lose that.
             NextStep::Superseded => {
                 self.confirmed |= cell.mark_settled();
                 (true, FollowUp::default())
@@ -227,7 +233,7 @@ impl SharedCounter<'_> {
                 self.confirmed |= cell.mark_settled();
                 (true, FollowUp::default())
             }
-            // It was confirmed once, and will be doubted if that was lost.
+            // It was confirmed once, and is doubted again if that was lost.
             NextStep::Continue(_) | NextStep::Retired | NextStep::Move if cell.settled => (true, FollowUp::default()),
             NextStep::Continue(_) | NextStep::Retired | NextStep::Move => {
                 (true, FollowUp { swap: true, ..FollowUp::default() })
@@ -235,7 +241,7 @@ impl SharedCounter<'_> {
         }
     }
 
-    /// A verdict on a put.
+    /// Applies a verdict on a put.
     pub fn on_verdict(
         &mut self,
         put: &Put,
@@ -261,7 +267,8 @@ impl SharedCounter<'_> {
             }
             (_, Verdict::Older) if newest && present => return FollowUp { has_duplicate: true, ..FollowUp::default() },
             (_, Verdict::Older) if newest => {
-                // A life that is over, of which the store knows more than its heir does, and may lose that.
+                // The store knows more of an ended incarnation than its successor does, and may
+                // lose that.
                 self.confirmed |= cell.mark_settled();
             }
             (NextStep::Continue(own), _) if present => {
@@ -286,23 +293,24 @@ impl SharedCounter<'_> {
     }
 }
 
-/// How this node stands to one of its older lives.
+/// This node's authority over one of its older incarnations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Authority {
-    /// It may act for it.
+    /// This node may act for it.
     Granted,
-    /// Not yet.
+    /// Not yet decided.
     Pending,
-    /// Someone else goes on with it: what it has added is theirs to show.
+    /// Another process continues it, and shows its adds.
     Elsewhere,
-    /// Nobody has to: the store has confirmed all of it. Kept, and not shown, in case the store loses it.
+    /// No action is needed: the store has confirmed all of it. Kept, and not shown, in case the
+    /// store loses it.
     Confirmed,
-    /// Nobody can any more.
+    /// The store has forgotten it: no node can act for it.
     Forgotten,
 }
 
 impl Authority {
-    /// By what the registry has told.
+    /// Derives the authority from the registry's state.
     pub fn from_succession(authority: Succession, now: Duration) -> Authority {
         match authority {
             _ if authority.may_act(now) => Authority::Granted,
@@ -314,8 +322,8 @@ impl Authority {
     }
 }
 
-/// A counter of the days before the store: all of it is this node's, under an epoch that every store knows. When it would have expired nobody
-/// there has been told.
+/// Own cells of a counter from before the shared store: all of it belongs to this node, under an
+/// epoch that every store knows. The store does not learn its former expiry.
 pub fn own_from_unshared(cell: Option<Cell>, present: Incarnation) -> OwnCells {
     let mut own_cells = OwnCells::default();
     if let Some(Cell { value, .. }) = cell {

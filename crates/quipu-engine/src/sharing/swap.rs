@@ -1,12 +1,15 @@
-//! Whatever is not an add: read, compute, swap, until it is known what became of it.
+//! Executes changes other than adds: reads the row, computes, swaps, and retries to a known
+//! outcome.
 //!
-//! In: commands that wait for a swap, and chores: own cells that only a swap can settle, rows that have to move. Out: replies, as true as the row's
-//! list of swaps makes them.
+//! In: commands that wait for a swap, and deferred repairs: own cells that only a swap can settle,
+//! and rows that must move. Out: replies, as reliable as the row's list of swaps.
 //!
 //! Invariants:
-//! - own cells are laid into the row that a client's change is computed from, synced first: what a reset returns includes what this node has acknowledged;
-//! - a swap of unknown outcome is looked up in the row, and sent again only as the very same one;
-//! - a reply is given once the swap is known to be in; a refusal once it is known that it never will be; else there is none.
+//! - own cells are synced, then merged into the row from which a client's change is computed. So
+//!   the reply of a reset includes every add that this node has acknowledged;
+//! - a swap of unknown outcome is looked up in the row, and sent again only unchanged;
+//! - a reply is given once the swap is known to be applied, a refusal once it is known that it
+//!   never will be. Otherwise there is no reply.
 
 use std::time::Duration;
 
@@ -28,33 +31,33 @@ use crate::load::{LoadJob, LoadOutcome};
 use crate::sync::{Arc, Ordering, lock};
 use crate::turn::Turn;
 
-/// A swap that was overtaken is tried again after this long, and a little more each time.
+/// Delay before the retry of an overtaken swap; it grows with each try.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(100);
 
-/// Swaps sent in one round, at most, before others get their turn.
+/// Most swaps sent in one round before others get their turn.
 const TRIES_MAX: usize = 8;
 
-/// What a command asks of the store.
+/// A change that needs the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
-    /// Of which counters; several only to be deleted.
+    /// Names of the counters; several only for a delete.
     pub names: Vec<NameBuf>,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 
-/// A swap under way.
+/// A pending swap.
 pub(super) struct PendingSwap {
-    /// Who waits for it; nobody for a chore.
+    /// The waiting command; none for a deferred repair.
     job: Option<Arc<LoadJob>>,
-    /// What is left to do, the last first.
+    /// Names still to do, the last first.
     names: Vec<NameBuf>,
     change: Option<Change>,
-    /// How many of a delete existed.
+    /// Number of existing counters that a delete has removed so far.
     deleted: i64,
     in_flight: Option<SwapInFlight>,
-    /// When it is tried again, when it is given up, and how often it was tried.
+    /// Time of the next try, deadline, and number of tries.
     retry_at: Duration,
     deadline: Duration,
     tries: u32,
@@ -64,34 +67,35 @@ pub(super) struct PendingSwap {
 struct SwapInFlight {
     attempt: SwapAttempt,
     computed: SwapPlan,
-    /// The row was read then, by the store's clock.
+    /// Time of the row's read, by the store's clock.
     row_read_at: quipu_model::Millis,
 }
 
-/// How long ago, by the store's clock, the row was read that a swap was computed from.
+/// Age, by the store's clock, of the row from which a swap was computed.
 enum AttemptAge {
-    /// It may be sent again.
+    /// The swap may be sent again.
     Resendable,
-    /// It may not, for a quarter of `grace` has passed, and may be under way for as long again.
+    /// A quarter of `grace` has passed: it may not be sent again, but may be in flight for as long
+    /// again.
     Undecided,
-    /// Nothing of it is under way any more.
+    /// No copy of it is in flight any more.
     Expired,
 }
 
-/// How far a swap has come.
+/// Progress of a swap.
 enum SwapStep {
-    /// It is in, or there is nothing to do; with its reply.
+    /// Applied, or nothing to do; with its reply.
     Done(Reply),
-    /// It will never be.
+    /// Never applied.
     Refused(Refusal),
-    /// Nobody can tell.
+    /// Outcome unknown.
     Unknown,
     /// Try again later.
     Retry,
 }
 
 impl Sharing<'_> {
-    /// Does one swap that is waited for, or one chore; how many were done.
+    /// Executes one awaited swap or one deferred repair; returns the number done.
     pub async fn swap(self) -> usize {
         self.take_jobs();
         let now = self.elapsed();
@@ -101,7 +105,8 @@ impl Sharing<'_> {
             at.map(|at| swaps.remove(at))
         };
         let Some(mut pending) = ready else { return 0 };
-        // Dropped half-way, it must not be forgotten: someone waits for it, or has adds in it.
+        // Dropped half-way, the swap must not be forgotten: a command waits for it, or its cells
+        // hold adds.
         let mut guard = SwapRequeue { sharing: self, pending: None };
         let step = {
             let name = pending.names.last().cloned();
@@ -116,7 +121,7 @@ impl Sharing<'_> {
         self.finish_step(pending, step)
     }
 
-    /// Takes over what commands ask for, and chores.
+    /// Takes over requested swaps and deferred repairs.
     fn take_jobs(&self) {
         let now = self.elapsed();
         let mut swaps = lock(&self.link.swaps);
@@ -153,7 +158,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// A step has been taken; how many swaps are done with it.
+    /// Ends a step; returns the number of finished swaps.
     fn finish_step(&self, mut pending: PendingSwap, step: SwapStep) -> usize {
         let now = self.elapsed();
         let loaded = match step {
@@ -220,7 +225,7 @@ impl Sharing<'_> {
         let generation = match self.ensure_known(name) {
             Ok(generation) => generation,
             Err(Refusal::AtRest { .. }) => {
-                // Brought back by whoever swaps: no worker waits for it.
+                // This thread loads it: no worker waits for it.
                 let loading = self.inner.loads.load_counter(self.inner, name);
                 return Ok(loading.err().map(|error| SwapStep::Refused(Refusal::AtRest { reason: error.to_string() })));
             }
@@ -228,13 +233,14 @@ impl Sharing<'_> {
         };
         let _pin = ResidencyPin::acquire(self.inner, name);
         if pending.change.is_some() && pending.in_flight.is_none() {
-            // What this node has counted in a sketch is there before it is taken.
+            // This node's observations in a sketch reach the store before the change takes it.
             self.settle_body(name).await?;
         }
         let fetched = store.read(as_name(name)).await?;
         self.link.record_result("swap", self.elapsed(), &Ok(()));
         if !self.may_send(asked_at) {
-            // It has slept since: what a row keeps would be dated by then, and forgotten too early.
+            // The process was suspended since: values kept by the row would be dated by then, and
+            // forgotten too early.
             return Ok(None);
         }
         if let Some(sent) = &pending.in_flight {
@@ -256,8 +262,8 @@ impl Sharing<'_> {
                 SwapOutcome::Unknown => return Ok(Some(SwapStep::Unknown)),
             }
         }
-        // Own cells hear first what the row means for them: one that is of another epoch carries before it is laid in.
-        // From one that they have not heard of, or that is not the newest, nothing is computed.
+        // The row is applied to the own cells first: a cell of another epoch carries before it is
+        // merged. Nothing is computed from a row that was not applied, or is not the newest.
         if self.apply_row(name, &fetched, None, asked_at, generation) != RowOutcome::Shown {
             return Ok(None);
         }
@@ -271,7 +277,7 @@ impl Sharing<'_> {
             return Ok(Some(SwapStep::Retry));
         }
         if !self.link.may_put(self.elapsed()) {
-            // What this node has acknowledged could not be laid in.
+            // This node's acknowledged adds could not be merged.
             return Ok(Some(SwapStep::Retry));
         }
         if !self.may_send(asked_at) {
@@ -321,7 +327,8 @@ impl Sharing<'_> {
                 self.on_swapped(name, &FetchedRow { snapshot, at: fetched.at }, asked_at, generation);
                 Ok(Some(SwapStep::Done(reply)))
             }
-            // Sent once and answered: it will never be. Sent before, an earlier copy may be what moved the row.
+            // Sent once and replied to: it will never be applied. Sent before, an earlier copy may
+            // have moved the row.
             Ok(SwapVerdict::Moved) | Err(StoreError::NotApplied { .. }) if !again => {
                 pending.in_flight = None;
                 Ok(None)
@@ -331,10 +338,11 @@ impl Sharing<'_> {
         }
     }
 
-    /// It is in: the own cells hear of it, and the counter shows it.
+    /// Applies a completed swap to the own cells, and shows the row.
     fn on_swapped(&self, name: &NameBuf, fetched: &FetchedRow, asked_at: Duration, generation: u32) {
         self.link.metrics.swaps.fetch_add(1, Ordering::Relaxed);
-        // Whoever was told of this swap must not be shown what was before it, also if a verdict has told of it first.
+        // A client with this swap's reply must not see an older value, even if a verdict has
+        // mentioned the swap first.
         let mut outcome = self.apply_row(name, fetched, None, asked_at, generation);
         if outcome == RowOutcome::Missed {
             let mut turn = Turn::new(self.inner);
@@ -349,15 +357,16 @@ impl Sharing<'_> {
             }
         }
         if outcome == RowOutcome::Missed {
-            // What is shown is from before.
+            // The shown value is from before.
             let mut turn = Turn::new(self.inner);
             let _ = turn.with_shared_counter(as_name(name), |counter| counter.own_cells.invalidate_row());
             turn.finish();
         }
     }
 
-    /// What own cells are to be laid into the row, and the change; for a chore, what the own cells need. `None`: nothing. Refused if the counter cannot
-    /// be worked on now.
+    /// Prepares the own puts to merge into the row, and the change; for a deferred repair, the
+    /// change that the own cells need. `None`: nothing to do. Refused if the counter cannot be
+    /// changed now.
     fn prepare_swap(
         &self,
         change: Option<Change>,
@@ -368,8 +377,9 @@ impl Sharing<'_> {
         let (node, present) = (self.link.node, self.link.incarnation());
         let mut turn = Turn::new(self.inner);
         let prepared = turn.with_shared_counter(as_name(name), |counter| {
-            // What somebody is told of includes what this node has acknowledged. A chore tells nobody: it may bring the row to a later epoch than what would be laid into it, which would be
-            // gone with the one before. Bodies are put by themselves, before.
+            // A reply includes every add that this node has acknowledged. A repair has no reply,
+            // and may move the row to a later epoch. That would end merged cells with the earlier
+            // epoch. Bodies are put separately, before.
             let merged = |cell: &&OwnCell| change.is_some() && cell.incarnation == present && !cell.is_body();
             let puts: Vec<Put> =
                 counter.own_cells.cells.iter().filter(merged).filter_map(|cell| cell.pending_put(node)).collect();
@@ -394,7 +404,7 @@ impl Sharing<'_> {
     }
 }
 
-/// What the own cells of a counter need that only a swap can do.
+/// Finds the repair of a counter's own cells that only a swap can do.
 fn find_repair(
     counter: &SharedCounter<'_>,
     fetched: &FetchedRow,
@@ -412,8 +422,8 @@ fn find_repair(
                 let epoch = cell.own.pending_expiry.map_or(cell.own.epoch, |lapsed| lapsed.epoch);
                 return Some(Change::CatchUp(epoch));
             }
-            // Also what the row would take: of a life on its way out nothing is put any more.
-            // What the store has confirmed, and the row does not know any more, was folded.
+            // Also a cell that the row would take: a retiring incarnation puts nothing any more. A
+            // confirmed cell that the row does not know any more was folded.
             (NextStep::Keep | NextStep::Move | NextStep::Continue(_) | NextStep::Retired, false)
                 if !cell.is_body() && !cell.settled && row.newest(id) != Some(cell.seq) =>
             {
@@ -427,7 +437,7 @@ fn find_repair(
     row.is_due(at).then_some(Change::Lapse)
 }
 
-/// Lays own cells into a row, where they would be taken.
+/// Merges own cells into a row, as far as it would take them.
 fn merge_own_puts(fetched: &mut FetchedRow, puts: &[Put]) {
     let version = fetched.snapshot.version;
     for own in puts {
@@ -437,7 +447,7 @@ fn merge_own_puts(fetched: &mut FetchedRow, puts: &[Put]) {
             fetched.snapshot = row.unwrap_or_default();
         }
     }
-    // The row at the store is still as it was seen.
+    // The row at the store still has the version that was read.
     fetched.snapshot.version = version;
 }
 

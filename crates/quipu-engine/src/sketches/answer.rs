@@ -1,4 +1,4 @@
-//! Answers of sketches, in the terms of commands.
+//! Converts the results of sketches to replies.
 
 use quipu_model::{Estimate, Kind, Millis, Refusal};
 use quipu_sketch::{Hll, Interval, Sketch, SketchError, Unique};
@@ -13,34 +13,35 @@ pub fn interval(estimate: f64, rse: f64) -> Estimate {
     rounded_estimate(estimate, estimate - off, estimate + off)
 }
 
-/// What a sketch says of a number that it does not know.
+/// Rounds an interval outwards to an estimate.
 pub fn estimate(interval: Interval) -> Estimate {
     rounded_estimate(interval.estimate, interval.lower, interval.upper)
 }
 
 fn rounded_estimate(value: f64, low: f64, high: f64) -> Estimate {
-    // Conversions of floats stop at the ends of the range. What may be a little above nothing may be nothing.
+    // Float conversions saturate at the ends of the range. A lower bound slightly above 0 becomes
+    // 0.
     Estimate { value: value.round() as u64, low: low.floor() as u64, high: high.ceil() as u64 }
 }
 
-/// What a reading tells of a sketch.
+/// A sketch's part of a reading.
 pub struct SketchReading {
-    /// What it counts.
+    /// Kind of the sketch.
     pub kind: Kind,
-    /// How many different items, or how much came in all.
+    /// Number of distinct items, or total of all events.
     pub value: i64,
-    /// What that lies between.
+    /// Lower and upper bound of `value`.
     pub bound: (i64, i64),
-    /// By how much what is said of one item may be too high.
+    /// Most by which an item's estimate is too high.
     pub error: Option<u64>,
 }
 
-/// What a reading tells of this one.
+/// Reads a sketch.
 pub fn read_sketch(body: &Body, now: Millis) -> SketchReading {
     if let Sketch::Ring(_) = body.sketch() { read_windowed(body, now) } else { read_plain(body.sketch()) }
 }
 
-/// What a reading tells of all that a window has, or of what has decayed.
+/// Reads all panes of a window, or the decayed total.
 fn read_windowed(body: &Body, now: Millis) -> SketchReading {
     let sketches = body.sketches(now);
     let union = || {
@@ -77,7 +78,7 @@ fn read_plain(sketch: &Sketch) -> SketchReading {
         let bound = (integer(low), integer(high));
         SketchReading { kind: Kind::Unique, value: integer(value), bound, error: None }
     };
-    // How much came in all is counted, not estimated.
+    // The total is counted exactly, not estimated.
     let of_items = |kind: Kind, total: u64, error: f64| {
         let total = integer(total);
         SketchReading { kind, value: total, bound: (total, total), error: Some(error.ceil() as u64) }
@@ -95,7 +96,7 @@ fn read_plain(sketch: &Sketch) -> SketchReading {
     }
 }
 
-/// Why a sketch has refused.
+/// Converts a sketch's error to a refusal.
 pub fn refusal(refused: SketchError) -> Refusal {
     match refused {
         SketchError::Overflow => Refusal::SketchOverflow,
@@ -105,15 +106,16 @@ pub fn refusal(refused: SketchError) -> Refusal {
     }
 }
 
-/// Longest item that a list keeps.
+/// Longest item of a top-K list.
 pub const ITEM_BYTES_MAX: usize = quipu_sketch::top::ITEM_BYTES_MAX;
 
-/// A count as a reply has it.
+/// A count as an integer reply, saturated.
 pub fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A part of a string, as `GETRANGE` counts: both ends are in it, negative ones are counted from the end.
+/// A range of a string, with the rules of `GETRANGE`: both ends inclusive, negative ones count from
+/// the end.
 pub fn string_range(string: &[u8], from: i64, to: i64) -> &[u8] {
     let length = i64::try_from(string.len()).unwrap_or(i64::MAX);
     let index = |at: i64| if at < 0 { length.saturating_add(at) } else { at };

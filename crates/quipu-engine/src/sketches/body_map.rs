@@ -1,16 +1,19 @@
-//! The bodies of one shard's sketches.
+//! Holds the bodies of one shard's sketches, and the state of their pages.
 //!
-//! In: what changed in a body. Out: the body; notes of the pages that the ledger does not know.
+//! In: edits of a body. Out: the body; records of its unsealed pages.
 //!
-//! The body of a sketch over time is a ring, and has a body for each pane beside it, by the slot of the ring plus one: numbers that journal and ledger know it by, too.
+//! The body of a sketch over time is a ring. Beside it is one body per pane, numbered by the ring's
+//! slot plus one; journal and ledger use the same numbers.
 //!
-//! All bodies are in memory. At a start they are bytes first: the journal's edits are laid over what the ledger has, and only what comes of that is looked at as a sketch.
+//! All bodies are in memory. At a start they are raw bytes first: recovery replays the journal's
+//! edits over the ledger's pages, and parses only the result.
 //!
 //! Invariants:
-//! - a page that the ledger does not have as it is is in `dirty` or `sealing`;
-//! - a ring has a body for each of its slots that has a pane, and no other; each of the ring's epoch;
-//! - `at_rest` has every page of which the ledger may have a note, that of a body that is gone included, until the ledger was told;
-//! - `bytes` is what all bodies take.
+//! - a page that differs from the ledger is in `dirty` or `sealing`;
+//! - a ring has exactly one body for each slot with a pane; each has the ring's epoch;
+//! - `at_rest` has every page that the ledger may have, also of removed bodies, until a seal has
+//!   deleted it;
+//! - `bytes` is the total size of all bodies.
 
 use std::collections::BTreeMap;
 
@@ -26,41 +29,43 @@ use super::together::empty_like;
 use super::unsettled_changes::UnsettledChanges;
 use crate::journal::format::PackedEdits;
 
-/// What a body takes beside its sketch: its place in a tree that is two thirds full, and itself.
+/// Overhead of a body beside its sketch: its share of a tree that is two thirds full, and the
+/// struct itself.
 const BODY_BYTES: usize = size_of::<Body>() + 64;
 
-/// What is wrong with a sketch that a later program has made.
+/// Error for a sketch of a newer version of this program.
 const UNKNOWN_KIND: &str = "a sketch of a kind that this program does not know";
 
 /// The body of a sketch.
 #[derive(Debug)]
 pub struct Body {
     sketch: Sketch,
-    /// That of its cell.
+    /// Epoch of its cell.
     pub epoch: Epoch,
-    /// How often it has changed in this epoch: the value of its cell.
+    /// Number of its changes in this epoch: the value of its cell.
     pub version: u64,
-    /// Whether the journal, over the ledger, has all of its changes. If not, the next record has all of it.
+    /// Journal and ledger together have all of its changes. If not, the next record has the whole
+    /// body.
     pub journaled: bool,
     dirty: PageSet,
     sealing: PageSet,
     at_rest: PageSet,
-    /// Pages that the ledger is told to forget.
+    /// Pages that the present seal deletes from the ledger.
     forgetting: PageSet,
-    /// It is what is shown of a shared counter: made of other bodies, and nothing to write down.
+    /// It is the shown body of a shared counter: merged from other bodies, and not journaled.
     is_derived: bool,
-    /// Of what this node says on a shared store: how far the store knows it.
+    /// For an own body on a shared store: its unsettled changes.
     unsettled: Option<Box<UnsettledChanges>>,
-    /// What it takes, as the shelf knows.
+    /// Its size as included in the map's `bytes`.
     accounted_bytes: usize,
-    /// Of a ring: a body for each pane.
+    /// For a ring: one body per pane.
     panes: BTreeMap<u32, Body>,
-    /// Of a ring: what the ledger may still have of panes that are gone, and whether it is being told.
+    /// For a ring: ledger pages of removed panes, and whether the present seal deletes them.
     removed_panes: BTreeMap<u32, (PageSet, bool)>,
 }
 
 impl Body {
-    /// A new one, of which neither journal nor ledger know.
+    /// A new body, in neither journal nor ledger.
     pub fn new(sketch: Sketch, epoch: Epoch, version: u64) -> Body {
         let mut dirty = PageSet::default();
         dirty.insert_range(0..page_count(sketch.bytes().len()).max(1));
@@ -81,31 +86,32 @@ impl Body {
         }
     }
 
-    /// What is shown of a shared counter under this epoch.
+    /// The shown body of a shared counter under this epoch.
     pub fn derived(sketch: Sketch, epoch: Epoch) -> Body {
-        // Whoever asks how much room a change of it takes is told of all of it: what is written is a body of this node, which may have to be made.
+        // As not journaled, so that an estimate of a change's room includes the whole body: the
+        // record's own body may have to be created.
         Body { is_derived: true, journaled: false, dirty: PageSet::default(), ..Body::new(sketch, epoch, 0) }
     }
 
-    /// Becomes another one, under another epoch, of which neither journal nor ledger know.
+    /// Replaces sketch and epoch; neither journal nor ledger has the new state.
     pub fn replace(&mut self, sketch: Sketch, epoch: Epoch, version: u64) {
         let pages = page_count(self.bytes().len().max(sketch.bytes().len())).max(1);
         (self.sketch, self.epoch, self.version, self.journaled) = (sketch, epoch, version, false);
         self.dirty.insert_range(0..pages);
     }
 
-    /// How far the store knows it; of a body that was found at a start, `found` says that.
+    /// The unsettled changes; `found` provides them for a body loaded at the start.
     pub fn unsettled_mut(&mut self, found: impl FnOnce() -> UnsettledChanges) -> &mut UnsettledChanges {
         self.unsettled.get_or_insert_with(|| Box::new(found()))
     }
 
-    /// It has its next version, whether or not its bytes have changed: the page that says so has.
+    /// Advances the version, even if no bytes have changed: page 0 contains the version.
     pub fn next_version(&mut self) {
         self.version += 1;
         self.dirty.insert(0);
     }
 
-    /// Counts something once more: in the stretch of what the store does not know, when the body is about to get its next version.
+    /// Repeats a count in the unsettled delta, before the body gets its next version.
     pub fn record_unsettled(&mut self, count: impl FnOnce(&mut Sketch) -> bool) {
         let (sketch, version) = (&self.sketch, self.version);
         let Some(unsettled) = &mut self.unsettled else { return };
@@ -115,12 +121,12 @@ impl Body {
         }
     }
 
-    /// How far the store knows it, if that was ever asked for.
+    /// The unsettled changes, if they are tracked.
     pub fn unsettled(&self) -> Option<&UnsettledChanges> {
         self.unsettled.as_deref()
     }
 
-    /// Its pages as a put brings them: these, or all; those of zeros alone are empty.
+    /// The pages for a put: those in `which`, or all. Pages of zeros are empty.
     pub fn put_pages(&self, which: Option<&PageSet>) -> Vec<(u32, Box<[u8]>)> {
         let length = self.bytes().len();
         let page = |page: usize| {
@@ -135,27 +141,27 @@ impl Body {
         }
     }
 
-    /// The body of the pane in a slot of the ring.
+    /// The pane in a slot of the ring.
     pub fn pane(&self, slot: u32) -> Option<&Body> {
         self.panes.get(&(slot + 1))
     }
 
-    /// The same, to be changed; what changed is to be noted.
+    /// The same, mutable; the caller records its edits.
     pub fn pane_mut(&mut self, slot: u32) -> Option<&mut Body> {
         self.panes.get_mut(&(slot + 1))
     }
 
-    /// All panes, by what journal and ledger know each by.
+    /// All panes, by their number in journal and ledger.
     pub fn panes(&self) -> impl Iterator<Item = (u32, &Body)> {
         self.panes.iter().map(|(number, body)| (*number, body))
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn panes_mut(&mut self) -> impl Iterator<Item = (u32, &mut Body)> {
         self.panes.iter_mut().map(|(number, body)| (*number, body))
     }
 
-    /// Puts a pane into a slot, in place of another.
+    /// Puts a pane into a slot and replaces the earlier one.
     pub fn put_pane(&mut self, slot: u32, body: Body) {
         self.insert_pane(slot + 1, body);
     }
@@ -168,7 +174,7 @@ impl Body {
         self.panes.insert(number, body);
     }
 
-    /// The pane in a slot has left the window; the ledger is to forget it.
+    /// Removes a pane that has left the window; the next seal deletes it from the ledger.
     pub fn drop_pane(&mut self, slot: u32) {
         self.remove_pane(slot + 1);
     }
@@ -181,12 +187,12 @@ impl Body {
         }
     }
 
-    /// Whether the journal, over the ledger, has all of it, panes included.
+    /// Returns true if journal and ledger together have the whole body, panes included.
     pub fn is_journaled(&self) -> bool {
         self.journaled && self.panes.values().all(|pane| pane.journaled)
     }
 
-    /// Bytes of all that the journal does not have.
+    /// Sizes of the bodies and panes that are not fully journaled.
     pub fn unjournaled_bytes(&self) -> impl Iterator<Item = usize> + '_ {
         std::iter::once(self).chain(self.panes.values()).filter(|body| !body.journaled).map(|body| body.bytes().len())
     }
@@ -196,34 +202,35 @@ impl Body {
         &self.sketch
     }
 
-    /// The sketch, to be changed; what changed is to be noted.
+    /// The sketch, mutable; the caller records its edits.
     pub fn sketch_mut(&mut self) -> &mut Sketch {
         &mut self.sketch
     }
 
-    /// All of its bytes.
+    /// The body's bytes.
     pub fn bytes(&self) -> &[u8] {
         self.sketch.bytes()
     }
 
-    /// Most bytes that a part of it may have, laid together from panes.
+    /// Most bytes of a part of it after a merge of panes.
     pub fn bytes_after_a_carry(&self) -> usize {
-        // Of a list, what was not listed in one pane is counted by its limit, so that numbers may get wider than they are here.
+        // In a list, an item missing in one pane counts with that pane's limit, so numbers may
+        // become wider than in this body.
         let wider = matches!(self.sketch, Sketch::TopK(_) | Sketch::Top(_));
         self.bytes().len() * if wider { 2 } else { 1 }
     }
 
-    /// The number of its kind.
+    /// Code of its kind.
     pub fn kind(&self) -> u8 {
         self.sketch.kind().code()
     }
 
-    /// Notes that what the first page says of the whole has changed.
+    /// Marks the header in page 0 as changed.
     pub fn mark_head_changed(&mut self) {
         self.dirty.insert(0);
     }
 
-    /// Notes that these edits were made, of which there are some, when it had so many bytes.
+    /// Marks the pages of non-empty edits as changed; `length`: the body's length before them.
     pub fn record_edits(&mut self, length: usize, edits: &Edits) {
         if edits.is_whole() {
             self.mark_pages_changed(0..page_count(length.max(self.bytes().len())).max(1));
@@ -236,10 +243,10 @@ impl Body {
         debug_assert_eq!(length, self.bytes().len(), "edits lead from the old bytes to the new ones");
     }
 
-    /// Notes an edit of a body that had so many bytes; returns how many it has then.
+    /// Marks the pages of one edit; returns the body's length after it.
     fn record_edit(&mut self, length: usize, at: usize, removed: usize, inserted: usize) -> usize {
         let after = length - removed.min(length) + inserted;
-        // What comes after a splice has moved.
+        // Bytes after a splice have moved.
         let end = if removed == inserted { at + inserted } else { length.max(after) };
         self.mark_pages_changed(at / PAGE_BYTES..page_count(end).max(at / PAGE_BYTES + 1));
         after
@@ -267,14 +274,14 @@ impl Body {
             + removed
     }
 
-    /// How many of its pages the ledger does not know.
+    /// Number of unsealed pages.
     fn unsealed_page_count(&self) -> usize {
         let mut pages = self.dirty.clone();
         pages.insert_set(&self.sealing);
         pages.len() + self.panes.values().map(Body::unsealed_page_count).sum::<usize>()
     }
 
-    /// Of the shelf whose bodies journal and ledger know by this number.
+    /// Collects the unsealed pages; `base_pane`: the map's pane number.
     fn collect_pages(&mut self, hash: u64, name: &[u8], base_pane: u32, out: &mut Vec<AuxRecord>) {
         self.collect_own_pages((hash, name, base_pane), out);
         for (number, pane) in &mut self.panes {
@@ -292,7 +299,7 @@ impl Body {
         if self.sealing.is_empty() {
             return;
         }
-        // It says the version, so it changes with every other.
+        // Page 0 contains the version, so it changes with every other page.
         self.sealing.insert(0);
         let length = self.bytes().len();
         let pages = page_count(length).max(1);
@@ -331,7 +338,7 @@ impl Body {
         self.removed_panes.retain(|_, (_, is_collected)| !*is_collected);
     }
 
-    /// All of which the ledger may have a note: of each pane, or of none.
+    /// All pages that the ledger may have, by pane; 0: the body itself.
     fn into_at_rest(self) -> BTreeMap<u32, PageSet> {
         let panes = self.panes.into_iter().map(|(number, pane)| (number, pane.at_rest));
         let removed = self.removed_panes.into_iter().map(|(number, (pages, _))| (number, pages));
@@ -339,7 +346,7 @@ impl Body {
         all.filter(|(_, pages)| !pages.is_empty()).collect()
     }
 
-    /// Bytes were replayed, of panes as well: looks at all of them as sketches.
+    /// Parses the replayed bytes of body and panes as sketches.
     fn parse(&mut self) -> Result<(), String> {
         self.sketch.ready().map_err(|damaged| damaged.to_string())?;
         let Sketch::Ring(ring) = &self.sketch else {
@@ -348,7 +355,7 @@ impl Body {
         let has_pane = |number: u32| number <= ring.slots() && ring.pane_in(number - 1).is_some();
         let left: Vec<u32> = self.panes.keys().copied().filter(|number| !has_pane(*number)).collect();
         let (slots, kind) = (ring.slots(), ring.kind());
-        // What the ring has left behind, the journal does not mention again.
+        // Panes that the ring has dropped; the journal does not mention them again.
         left.into_iter().for_each(|number| self.remove_pane(number));
         let Sketch::Ring(ring) = &self.sketch else { return Ok(()) };
         if (0..slots).any(|slot| ring.pane_in(slot).is_some() != self.panes.contains_key(&(slot + 1))) {
@@ -364,36 +371,36 @@ impl Body {
     }
 }
 
-/// The bodies of a shard.
+/// The bodies of one shard with one pane number.
 #[derive(Debug)]
 pub struct BodyMap {
-    /// Which of the bodies of each name these are.
+    /// Pane number of this map's bodies in journal and ledger.
     pane: u32,
     bodies: BTreeMap<NameBuf, Box<Body>>,
-    /// What the ledger may still have of bodies that are gone, and whether it is being told.
+    /// Ledger pages of removed bodies, and whether the present seal deletes them.
     removed: BTreeMap<NameBuf, (BTreeMap<u32, PageSet>, bool)>,
     bytes: usize,
 }
 
 impl BodyMap {
-    /// For bodies that are shown.
+    /// A map for shown bodies.
     pub fn for_shown() -> BodyMap {
         BodyMap { pane: SHOWN_PANE, bodies: BTreeMap::new(), removed: BTreeMap::new(), bytes: 0 }
     }
 
-    /// For what this node says on a shared store: the bodies with this number.
+    /// A map for this node's own bodies with this number.
     pub fn for_own(number: u16) -> BodyMap {
         BodyMap { pane: own_pane(number), ..BodyMap::for_shown() }
     }
 
-    /// Takes a body out, to be given back.
+    /// Takes out a body; the caller puts it back.
     pub fn take(&mut self, name: &[u8]) -> Option<Box<Body>> {
         let (name, body) = self.bodies.remove_entry(name)?;
         self.bytes -= body.accounted_bytes + name.len();
         Some(body)
     }
 
-    /// Gives a body back that was taken out.
+    /// Puts a body back.
     pub fn put_back(&mut self, name: &[u8], mut body: Box<Body>) {
         if let Some((mut pages, _)) = self.removed.remove(name) {
             body.at_rest.insert_set(&pages.remove(&0).unwrap_or_default());
@@ -403,18 +410,18 @@ impl BodyMap {
         self.bodies.insert(name.into(), body);
     }
 
-    /// A body that was taken out does not come back; the ledger is to forget it.
+    /// Drops a body that was taken out; the next seal deletes it from the ledger.
     pub fn drop_taken(&mut self, name: &[u8], body: Box<Body>) {
         self.put_back(name, body);
         self.remove(name);
     }
 
-    /// Whether there are no bodies.
+    /// Returns true if there are no bodies.
     pub fn is_empty(&self) -> bool {
         self.bodies.is_empty()
     }
 
-    /// How many there are.
+    /// Number of bodies.
     pub fn len(&self) -> usize {
         self.bodies.len()
     }
@@ -424,7 +431,7 @@ impl BodyMap {
         self.bodies.get(name).map(|body| &**body)
     }
 
-    /// The body of a name, to be changed; then it is to be [reckoned](Shelf::reckon).
+    /// The body of a name, mutable; after a change the caller must call [`BodyMap::update_size`].
     pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut Body> {
         self.bodies.get_mut(name).map(|body| &mut **body)
     }
@@ -434,12 +441,12 @@ impl BodyMap {
         self.bodies.iter().map(|(name, body)| (&**name, &**body))
     }
 
-    /// About how many bytes all of them take.
+    /// Approximate bytes of all bodies.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Puts a body there, in place of another of that name.
+    /// Inserts a body and replaces the earlier one.
     pub fn insert(&mut self, name: &[u8], mut body: Body) {
         self.remove(name);
         if let Some((mut pages, _)) = self.removed.remove(name) {
@@ -451,7 +458,7 @@ impl BodyMap {
         self.bodies.insert(name.into(), Box::new(body));
     }
 
-    /// A body has changed: takes note of what it takes now.
+    /// Updates the sizes after a change of a body.
     pub fn update_size(&mut self, name: &[u8]) {
         if let Some(body) = self.bodies.get_mut(name) {
             let memory = body.memory();
@@ -459,7 +466,7 @@ impl BodyMap {
         }
     }
 
-    /// Takes a body away; the ledger is to forget it.
+    /// Removes a body; the next seal deletes it from the ledger.
     pub fn remove(&mut self, name: &[u8]) {
         let Some((name, body)) = self.bodies.remove_entry(name) else { return };
         self.bytes -= body.accounted_bytes + name.len();
@@ -469,20 +476,20 @@ impl BodyMap {
         }
     }
 
-    /// Takes everything away; the ledger forgets all of it without being told.
+    /// Removes all bodies; the ledger is cleared separately.
     pub fn clear(&mut self) {
         *self = BodyMap { pane: self.pane, ..BodyMap::for_shown() };
     }
 
-    // ---- start ------------------------------------------------------------------------------------------------------------------
+    // ---- start ---------------------------------------------------------------------------------
 
-    /// Takes a page that the ledger has; says what is wrong with it.
+    /// Loads a page from the ledger; an error describes its damage.
     pub fn load_page(&mut self, stored_page: &StoredPage<'_>) -> Result<(), &'static str> {
         let StoredPage { name, page, head, bytes, .. } = stored_page;
         let pane = &if stored_page.pane == self.pane { 0 } else { stored_page.pane };
         if let Some(BodyHead { kind, epoch, version, length }) = head {
             let kind = SketchKind::from_code(*kind).ok_or(UNKNOWN_KIND)?;
-            // Memory is asked for as much as is announced: at most that of the largest sketch.
+            // Allocates the announced length: at most that of the largest sketch.
             let mut body = Body::new(Sketch::Replayed(kind, vec![0; *length]), *epoch, *version);
             body.dirty = PageSet::default();
             match pane {
@@ -506,7 +513,7 @@ impl BodyMap {
         if pane == 0 { Some(body) } else { body.panes.get_mut(&pane) }
     }
 
-    /// Takes what a record says of a body whose cell has this epoch; says what is wrong with it.
+    /// Replays a record of a body under its cell's epoch; an error describes its damage.
     pub fn replay_edits(
         &mut self,
         (name, pane): (&[u8], u32),
@@ -518,7 +525,8 @@ impl BodyMap {
             let kind = SketchKind::from_code(kind).ok_or(UNKNOWN_KIND)?;
             let body = Body::new(Sketch::Replayed(kind, Vec::new()), epoch, version);
             match (pane, self.get_mut(name)) {
-                // A ring that is told of as a whole has the panes that it had: those that it does not mention go when all was replayed.
+                // A ring written as a whole keeps its panes; those it does not mention are removed
+                // after the replay.
                 (0, Some(before))
                     if before.epoch == epoch && kind == SketchKind::Ring && before.kind() == kind.code() =>
                 {
@@ -535,7 +543,7 @@ impl BodyMap {
             return Err("a change of a sketch that does not follow the one before");
         }
         body.version = version;
-        // Of a ring nothing else may have changed.
+        // In a ring the version may be the only change.
         body.mark_head_changed();
         for edit in edits.iter() {
             let length = body.bytes().len();
@@ -548,7 +556,7 @@ impl BodyMap {
         Ok(())
     }
 
-    /// Looks at all bodies as sketches; says which is none, and why.
+    /// Parses all bodies as sketches; an error names the damaged body.
     pub fn parse_bodies(&mut self) -> Result<(), (NameBuf, String)> {
         for (name, body) in &mut self.bodies {
             body.parse().map_err(|reason| (name.clone(), reason))?;
@@ -558,9 +566,9 @@ impl BodyMap {
         Ok(())
     }
 
-    // ---- seal -------------------------------------------------------------------------------------------------------------------
+    // ---- seal ----------------------------------------------------------------------------------
 
-    /// Pages that the ledger does not know, and of those it is to forget, that they are gone; in no order.
+    /// Collects the unsealed pages, and deletions of removed ones, in no order.
     pub fn collect_pages(&mut self, hash: impl Fn(&[u8]) -> u64, out: &mut Vec<AuxRecord>) {
         let pane = self.pane;
         for (name, body) in &mut self.bodies {
@@ -575,7 +583,7 @@ impl BodyMap {
         }
     }
 
-    /// About how many bytes the ledger takes for what it does not know.
+    /// Approximate ledger bytes of the unsealed changes.
     pub fn unsealed_bytes(&self) -> u64 {
         let pages: usize = self.bodies.values().map(|body| body.unsealed_page_count()).sum();
         let panes = self.bodies.values().flat_map(|body| body.removed_panes.values().map(|(pages, _)| pages.len()));
@@ -587,13 +595,13 @@ impl BodyMap {
             + removed as u64 * (name + 2 * NOTE_OVERHEAD_BYTES)
     }
 
-    /// What was collected did not reach the ledger.
+    /// The collected pages did not reach the ledger.
     pub fn undo_collect(&mut self) {
         self.bodies.values_mut().for_each(|body| body.undo_collect());
         self.removed.values_mut().for_each(|(_, is_collected)| *is_collected = false);
     }
 
-    /// What was collected is sealed.
+    /// The collected pages are in the ledger.
     pub fn mark_sealed(&mut self) {
         self.bodies.values_mut().for_each(|body| body.mark_sealed());
         self.removed.retain(|_, (_, is_collected)| !*is_collected);

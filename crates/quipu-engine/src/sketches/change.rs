@@ -1,10 +1,11 @@
-//! Changes sketches and writes that down.
+//! Changes sketches and journals the changes.
 //!
-//! In: the work of a command. Out: a body that has changed, and in the run's record the cell and what changed in the body.
+//! In: the work of a command. Out: a changed body; in the run's record the cell and the body's
+//! edits.
 //!
 //! Invariants:
-//! - what is refused leaves cells, bodies and record as they were;
-//! - what changes nothing in a body writes nothing, and asks for no memory.
+//! - a refused command leaves cells, bodies and record as they were;
+//! - work that does not change the body writes no entry, and needs no memory.
 
 use std::cell::Cell as Slot;
 
@@ -18,17 +19,18 @@ use super::{Body, bodies_bytes_max};
 use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry, PackedEdit, trim_trailing_zeros};
 
-/// Edits that take no more than this are kept for the next command.
+/// Edits up to this size are kept for the next command.
 const EDITS_BYTES_MAX: usize = 64 << 10;
 
-/// Of what all counters may take in memory, this part at most is for bodies when one is made. Those that are there may grow beyond it, up to [`bodies_bytes_max`].
+/// A new sketch must fit one part in this many of all counters' memory. Existing ones may grow
+/// beyond it, up to [`bodies_bytes_max`].
 const BODIES_SHARE: u64 = 2;
 
 thread_local! {
     static EDITS: Slot<Option<Edits>> = const { Slot::new(None) };
 }
 
-/// Edits, of which there are none at first, in memory that is used again.
+/// Empty edits in reused memory.
 pub struct PooledEdits(pub Edits);
 
 impl PooledEdits {
@@ -48,7 +50,10 @@ impl Drop for PooledEdits {
 }
 
 impl Run<'_, '_> {
-    /// Changes a sketch, which is made if it does not exist, and grows by so many bytes at most; what the work says, unless it came too late, and whether anything changed. What the work refuses has changed nothing. Of a sketch over time the pane is changed, and the work is told what each event weighs there.
+    /// Changes a sketch, or creates it. `grows` bounds its growth in bytes. Returns the result of
+    /// `work`, `None` if the event came too late; and whether the body changed. Refused work
+    /// changes nothing. For a sketch over time, `work` runs on the pane and receives the weight of
+    /// each event there.
     pub(super) fn change_sketch<T>(
         &mut self,
         name: Name<'_>,
@@ -59,7 +64,7 @@ impl Run<'_, '_> {
         work: impl Fn(&mut Sketch, &mut Edits, u64) -> Result<T, Refusal>,
     ) -> Result<(Option<T>, bool), Refusal> {
         if self.picker.is_some() {
-            // Windows are not offered there, so nothing depends on the time, and a weight is what it is.
+            // A shared store offers no windows, so the time has no effect and every weight is 1.
             let grows = |sketch: &Sketch| grows(sketch, 1);
             let done = self.change_shared(name, wanted, grows, make, |sketch, edits| work(sketch, edits, 1));
             return done.map(|(worked, changed)| (Some(worked), changed));
@@ -111,7 +116,7 @@ impl Run<'_, '_> {
         Ok((Some(worked), changed))
     }
 
-    /// Writes down what a merge has made of a sketch that was there, or was not.
+    /// Writes the result of a merge, into an existing sketch or a new one.
     pub(super) fn write_merged(
         &mut self,
         name: Name<'_>,
@@ -134,7 +139,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Makes a sketch where there is no counter.
+    /// Creates a sketch for an absent counter.
     pub(super) fn make_sketch(&mut self, name: Name<'_>, kind: Kind, sketch: Sketch) -> Result<Reply, Refusal> {
         if self.cell_without_lanes(name).is_some() {
             return Err(Refusal::SketchExists { kind });
@@ -150,7 +155,7 @@ impl Run<'_, '_> {
         Ok(Reply::Ok)
     }
 
-    /// Whether there is memory for a sketch that is made, and takes so many bytes.
+    /// Checks that there is memory for a new sketch of this size.
     pub(super) fn check_memory(&self, bytes: u64) -> Result<(), Refusal> {
         let Some((table_bytes_max, bytes_max)) = self.memory else { return Ok(()) };
         let fits = self.table.bytes() + bytes <= table_bytes_max
@@ -158,14 +163,16 @@ impl Run<'_, '_> {
         if fits { Ok(()) } else { Err(Refusal::NoMemory { bytes_max }) }
     }
 
-    /// Whether there is memory for a sketch that becomes longer by so many bytes; one that does not goes on whatever there is.
+    /// Checks that there is memory for a sketch to grow by `bytes`; without growth the check always
+    /// succeeds.
     pub(super) fn check_growth(&self, bytes: u64) -> Result<(), Refusal> {
         let Some((table_bytes_max, bytes_max)) = self.memory.filter(|_| bytes > 0) else { return Ok(()) };
         let fits = self.table.bodies_bytes() + bytes <= bodies_bytes_max(table_bytes_max);
         if fits { Ok(()) } else { Err(Refusal::NoMemory { bytes_max }) }
     }
 
-    /// Writes down a body that has changed by these edits: noted already, unless this is another sketch in its place.
+    /// Writes a body changed by these edits. They are recorded already, unless `other` replaces the
+    /// sketch.
     pub(super) fn write_changed(&mut self, name: Name<'_>, cell: Cell, other: Option<Sketch>, edits: &Edits) {
         let cell = Cell { value: cell.value + 1, ..cell };
         let (hash, before) = self.put(name, cell);
@@ -183,7 +190,7 @@ impl Run<'_, '_> {
             let entry =
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
             self.builder.push(self.now, &entry);
-            // Edits that come to more than what they lead to are of no use.
+            // Edits larger than the resulting body are of no use.
             let whole =
                 unsure || edits.is_whole() || edits_bytes_max(edits) > EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
             let change = (body.kind(), body.version, whole);
@@ -197,11 +204,13 @@ impl Run<'_, '_> {
         self.table.update_byte_totals(shard);
     }
 
-    /// The cell of a counter was written down: if it is a sketch, and the journal does not have all of its body, it gets that, too.
+    /// After a cell's entry: if the counter is a sketch and the journal lacks a part of its body,
+    /// writes the whole body.
     pub(crate) fn write_unjournaled(&mut self, name: Name<'_>) {
         let hash = self.table.hash(name.bytes());
         if self.picker.is_some() {
-            // What is shown is nobody's to write down; of what this node says, `share` sees to that.
+            // The shown body of a shared counter is never journaled; `shared` journals this node's
+            // own bodies.
             return;
         }
         let shard = self.locks.shard(self.table.shard_of(hash));
@@ -212,7 +221,8 @@ impl Run<'_, '_> {
         Told { now: self.now, name: name.bytes(), draft: self.builder }.push_unjournaled(body);
     }
 
-    /// Writes down a sketch that is made, with this cell or else one that a new counter has; and how it came to be, if that is known.
+    /// Writes a new sketch, with this cell or the cell of a new counter; with its edits, if these
+    /// are known.
     pub(super) fn write_new(
         &mut self,
         name: Name<'_>,
@@ -230,11 +240,11 @@ impl Run<'_, '_> {
                 Entry::Cell { name: name.bytes(), epoch, value, expires_at, count: 1, sum: 1, before, own: &[] };
             self.builder.push(self.now, &entry);
             let change = (body.kind(), body.version, true);
-            // A large one that was counted in right away is nothing but zeros in between.
+            // A large sketch after its first items is nearly all zeros.
             let shorter = |(initial, edits): &(InitialBytes, &Edits)| {
                 let way = EDIT_OVERHEAD_BYTES_MAX + initial.bytes.len() + edits_bytes_max(edits);
                 let all = body.bytes();
-                // Of a large one the zeros at the end are not counted: that would be to read it.
+                // In a large body trailing zeros are not trimmed: that would read all of it.
                 let all = if all.len() <= EDITS_BYTES_MAX { trim_trailing_zeros(all) } else { all };
                 !edits.is_whole() && way < all.len()
             };
@@ -256,10 +266,10 @@ impl Run<'_, '_> {
     }
 }
 
-/// What a sketch was before anything was counted in it.
+/// The bytes of a sketch before its first item.
 pub struct InitialBytes {
     length: u32,
-    /// Without the zeros at the end.
+    /// Without trailing zeros.
     bytes: Vec<u8>,
 }
 
@@ -269,12 +279,13 @@ impl InitialBytes {
     }
 
     pub fn from_bytes(bytes: &[u8]) -> InitialBytes {
-        // All behind the header is zeros: of megabytes that nobody has touched yet, these are not to be the first to be.
+        // All bytes after the header are zeros. A read of megabytes of untouched memory would map
+        // it.
         let header = &bytes[..bytes.len().min(HEADER_BYTES)];
         InitialBytes { length: bytes.len() as u32, bytes: trim_trailing_zeros(header).to_vec() }
     }
 
-    /// How many bytes it takes in a record.
+    /// Most bytes of it in a record.
     pub fn len(&self) -> usize {
         EDIT_OVERHEAD_BYTES_MAX + self.bytes.len()
     }
@@ -288,7 +299,7 @@ impl InitialBytes {
     }
 }
 
-/// A beginning, and what came after it.
+/// The initial bytes, and the edits after them.
 pub struct EditSequence<'b, I> {
     pub initial: Option<PackedEdit<'b>>,
     pub edits: I,
@@ -313,12 +324,12 @@ pub fn pack_edit(edit: Edit<'_>) -> PackedEdit<'_> {
     PackedEdit { at: edit.at, removed: edit.removed, length: edit.bytes.len() as u32, bytes: edit.bytes }
 }
 
-/// All of a body, as the only edit of it.
+/// A whole body as a single edit.
 pub fn whole_body_edit(bytes: &[u8]) -> PackedEdit<'_> {
     PackedEdit { at: 0, removed: 0, length: bytes.len() as u32, bytes }
 }
 
-/// The most bytes that these edits take in a record.
+/// Most bytes of these edits in a record.
 pub fn edits_bytes_max(edits: &Edits) -> usize {
     edits.len() * EDIT_OVERHEAD_BYTES_MAX + edits.bytes_len()
 }

@@ -1,16 +1,22 @@
-//! Sketches: the counters of approximate kinds, and the bodies that make them so.
+//! Implements sketches: counters of approximate kinds, each with a body beside its cell.
 //!
-//! In: what is asked of uniques, frequencies and tops. Out: answers; cells, and what changed in bodies, for the journal; pages for the ledger.
+//! In: commands on unique, frequency and top-K sketches. Out: answers; cells and body edits for the
+//! journal; pages for the ledger.
 //!
-//! A sketch is a counter like any other: it has a cell, whose value is the **version** of its **body**, so names, expiry, epochs, walks, limits and tokens are those of all counters. Its body is on the shard's **shelf**, under the
-//! same lock. All that holds for cells holds for bodies with it: one record tells of both; the watermark says up to where the ledger knows the shard's bodies; a start replays what came after.
+//! A sketch has a cell like every counter; the cell's value is the **version** of its **body**. So
+//! names, expiry, epochs, walks, limits and tokens work as for all counters. The body is in the
+//! shard's [`BodyMap`], under the shard's lock. Cells and bodies are stored together: one record
+//! contains both, the watermark covers the shard's bodies in the ledger, and a start replays the
+//! later records.
 //!
 //! Invariants:
-//! - a body has the epoch of its cell, and the cell's value is its version; a cell of another epoch is that of another counter, and the body is gone;
-//! - a record says what changed in a body whose every earlier change is in the journal or the ledger, or else all of it;
-//! - a page that has changed is in the same ingestion as the cell.
+//! - a body has the epoch of its cell, and the cell's value is its version; a cell of another epoch
+//!   belongs to another counter, and the old body is dropped;
+//! - a record contains a body's edits only if every earlier change is in the journal or the ledger;
+//!   otherwise it contains the whole body;
+//! - a changed page is in the same ingestion as its cell.
 //!
-//! Not here: the sketches themselves (`quipu-sketch`), what is asked of them (`quipu_model::SketchCommand`).
+//! Not here: the sketch algorithms (`quipu-sketch`), the commands (`quipu_model::SketchCommand`).
 
 mod answer;
 mod apply;
@@ -41,26 +47,30 @@ pub(crate) use self::stored_page::{StoredPage, is_sketch_key, own_body_number};
 pub(crate) use self::together::{is_idempotent, key_print, take_in};
 pub use self::unsettled_changes::{CarriedDelta, UnsettledChanges};
 
-/// The largest body.
+/// Bytes of the largest body.
 pub const SKETCH_BYTES_MAX: usize = quipu_sketch::BYTES_MAX;
 
-/// Of so many bytes that all counters may take in memory, the most that bodies may: they do not leave it, and cells need some to come back to.
+/// Most bytes of bodies, of the memory limit for all counters: bodies are never evicted, and cells
+/// need space to be loaded into.
 pub(crate) fn bodies_bytes_max(table_bytes_max: u64) -> u64 {
     table_bytes_max / 4 * 3
 }
 
-/// Under what sketches of a directory hash what they count, where that is a secret: made of the directory's own number, as the hashes of tokens are.
+/// Hash key of a directory's native sketches: derived from the directory's number, like the hashes
+/// of tokens.
 pub(crate) fn directory_key(log: u64) -> quipu_sketch::Key {
     quipu_sketch::Key(xxhash_rust::xxh3::xxh3_128_with_seed(b"sketches of quipu", log).to_le_bytes())
 }
 
-/// The same on a shared store: one for all nodes, made of the secret that they have in common.
+/// Hash key of native sketches on a shared store: equal on all nodes, derived from their common
+/// secret.
 pub(crate) fn shared_key(secret: &str) -> quipu_sketch::Key {
     const SALT: &[u8] = b"sketches of quipu on a shared store ";
     quipu_sketch::Key(xxhash_rust::xxh3::xxh3_128(&[SALT, secret.as_bytes()].concat()).to_le_bytes())
 }
 
-/// The fingerprint that bodies of this kind have on a shared store whose nodes have this secret; 0: they hash under none.
+/// Fingerprint of the hash key in bodies of this kind, for nodes with this secret; 0: the kind uses
+/// no key.
 pub fn sketch_fingerprint(secret: &str, kind: quipu_sketch::SketchKind) -> u64 {
     key_print(&shared_key(secret), kind)
 }

@@ -1,12 +1,15 @@
-//! Single items that are counted in one sketch, many at a time: the short way, as adds and reads of counts have one.
+//! Counts single items of many commands in one sketch: the fast path of sketches.
 //!
-//! In: commands of one item each, on the same name, in the order in which they came. Out: their replies, in that order; or nothing, and then the first of them is for [`Turn::run`], which says what it lacks.
+//! In: commands of one item each, on the same name, in the order of arrival. Out: their replies in
+//! that order. Or `None` or false: then [`Turn::run`] must run the first command.
 //!
-//! The sketch is looked up once, and what changed in it is one version of it, in one record. Of frequencies and tops the command is there that counts many items, and tells of each by itself; of uniques there is none.
+//! The fast path looks up the sketch once, and writes all changes as one version in one record. For
+//! frequencies and top-K there is a command that counts many items and replies for each item; for
+//! uniques there is none.
 //!
 //! Invariants:
-//! - replies and registers are those of the same commands run one by one;
-//! - nothing is applied for a command that is not counted as run.
+//! - replies and registers equal those of the same commands run one by one;
+//! - a command that is not reported as run has no effect.
 
 use quipu_model::{Cell, Command, Dialect, Durability, Kind, Name, Reply, SketchCommand};
 use quipu_sketch::Sketch;
@@ -19,16 +22,17 @@ use crate::apply::table::Residency;
 use crate::apply::{Run, ShardLocks};
 use crate::turn::Turn;
 
-/// Most commands run at once. What their items change takes no more room than a body that is written as a whole.
+/// Most commands of one call. Their edits take no more room than a body written as a whole.
 pub const OBSERVES_MAX: usize = 64;
 
 impl Turn<'_> {
-    /// Runs a command that counts up to [`OBSERVES_MAX`] items, in place of as many that count one each; what it would tell of each, in order. `None`: the first one has to be [run](Turn::run) by itself.
+    /// Runs one command with up to [`OBSERVES_MAX`] items, in place of that many commands with one
+    /// item each. Returns the replies in order. `None`: [`Turn::run`] must run the first command.
     pub fn run_counts(&mut self, command: SketchCommand<'_>) -> Option<Reply> {
         self.end_run();
         let name = *command.names().first()?;
         let policy = self.policies.policy(name);
-        // What is told of a window is told of all its panes, after all items of a command.
+        // A reply over a window covers all panes, after all items of a command.
         if !self.takes_simple() || policy.window.is_some() || policy.decay.is_some() || self.is_over_time(name) {
             return None;
         }
@@ -38,14 +42,16 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether a counter is a sketch over time, of a namespace that once had such.
+    /// Returns true if the counter is a sketch over time, perhaps from an earlier setting of its
+    /// namespace.
     fn is_over_time(&self, name: Name<'_>) -> bool {
         let table = &self.engine.table;
         let mut locks = ShardLocks::lock_one(table, table.shard_of(table.hash(name.bytes())));
         locks.nth(0).body(name.bytes()).is_some_and(|body| matches!(body.sketch(), Sketch::Ring(_)))
     }
 
-    /// Observes these items, up to [`OBSERVES_MAX`], and tells of each whether it changed anything; whether it did. If not, the first one has to be [run](Turn::run) by itself.
+    /// Counts up to [`OBSERVES_MAX`] items and reports for each whether it changed the sketch.
+    /// False: no item was counted, and [`Turn::run`] must run the first command.
     pub fn run_observes(
         &mut self,
         name: Name<'_>,
@@ -73,7 +79,7 @@ impl Turn<'_> {
             return false;
         }
         self.locks = Some(locks);
-        // Under the lock: what was admitted before the close must not come after its mark.
+        // Under the lock: a write admitted before the close must not follow its mark.
         let ran = !self.engine.is_closed()
             && self
                 .with_run(None, journaled, |run| run.observe_each(name, items, (dialect, journaled), report))
@@ -101,7 +107,7 @@ impl Run<'_, '_> {
         if expires_at.is_some_and(|at| at <= now) {
             return None;
         }
-        // Of a count there is none; nor does a sketch have lanes.
+        // A count has no body, and a sketch has no lanes.
         let body = shard.body(name.bytes())?;
         let length = body.bytes().len();
         let (sketch, wanted) = (body.sketch(), Wanted { kind: Kind::Unique, dialect });
@@ -111,9 +117,9 @@ impl Run<'_, '_> {
         let grows = match sketch {
             Sketch::Hll(hll) if hll.is_dense() => 0,
             Sketch::Unique(unique) if unique.is_dense() => 0,
-            // A list may end with any item.
+            // A sparse sketch may become dense at any item.
             Sketch::Hll(_) | Sketch::Unique(_) => UNIQUE_BYTES_MAX - length,
-            // One over time has a pane for each of them.
+            // A sketch over time has a pane per period.
             _ => return None,
         };
         self.check_growth(grows as u64).ok()?;

@@ -1,10 +1,11 @@
-//! What this node says of a shard's sketches on a shared store: several bodies of one counter, by number.
+//! Holds this node's own bodies of a shard's shared sketches: several per counter, by number.
 //!
-//! In: bodies by name and number. Out: the same, and notes of the pages that the ledger does not know.
+//! In: bodies by name and number. Out: the same, and records of their unsealed pages.
 //!
-//! A sketch that may be taken in twice has one, the node's, with the first number. Of the others each life of the node has one of its own, until what an older life has said is settled.
+//! A sketch with an idempotent merge has one body for the whole node, number 0. Other sketches have
+//! one body per incarnation of the node, until the store has settled that incarnation's body.
 //!
-//! Invariant: a body goes with the own cell that has its number, and with that cell's epoch.
+//! Invariant: a body belongs to the own cell of its number, and has that cell's epoch.
 
 use quipu_model::{AuxRecord, Epoch, NameBuf};
 
@@ -12,7 +13,7 @@ use super::body_map::{Body, BodyMap};
 use super::stored_page::{StoredPage, own_body_number};
 use crate::journal::format::PackedEdits;
 
-/// A shelf for each number, as far as there is any body with it.
+/// One [`BodyMap`] per number, up to the highest one used.
 #[derive(Debug, Default)]
 pub struct OwnBodies(Vec<BodyMap>);
 
@@ -22,7 +23,7 @@ impl OwnBodies {
         self.0.get(usize::from(number))?.get(name)
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn get_mut(&mut self, name: &[u8], number: u16) -> Option<&mut Body> {
         self.0.get_mut(usize::from(number))?.get_mut(name)
     }
@@ -32,32 +33,32 @@ impl OwnBodies {
         (0..).zip(&self.0).filter_map(move |(number, map)| Some((number, map.get(name)?)))
     }
 
-    /// Whether there is a body of a name.
+    /// Returns true if the name has a body.
     pub fn contains(&self, name: &[u8]) -> bool {
         self.bodies_of(name).next().is_some()
     }
 
-    /// Takes a body out, to be given back.
+    /// Takes out a body; the caller puts it back.
     pub fn take(&mut self, name: &[u8], number: u16) -> Option<Box<Body>> {
         self.0.get_mut(usize::from(number))?.take(name)
     }
 
-    /// Takes all bodies of a name out.
+    /// Takes out all bodies of a name.
     pub fn take_all(&mut self, name: &[u8]) -> impl Iterator<Item = (u16, Box<Body>)> {
         (0..).zip(&mut self.0).filter_map(move |(number, map)| Some((number, map.take(name)?)))
     }
 
-    /// Gives a body back that was taken out, or a new one.
+    /// Puts a body back, or a new one in.
     pub fn put_back(&mut self, name: &[u8], number: u16, body: Box<Body>) {
         self.body_map(number).put_back(name, body);
     }
 
-    /// A body that was taken out does not come back; the ledger is to forget it.
+    /// Drops a body that was taken out; the next seal deletes it from the ledger.
     pub fn drop_taken(&mut self, name: &[u8], number: u16, body: Box<Body>) {
         self.body_map(number).drop_taken(name, body);
     }
 
-    /// Takes away those bodies of a name that are none of what is said any more: its cells say that of a number and an epoch.
+    /// Removes the bodies of a name without a current own cell of their number and epoch.
     pub fn retain_current(&mut self, name: &[u8], is_current: impl Fn(u16, Epoch) -> bool) {
         for (number, map) in (0..).zip(&mut self.0) {
             if map.get(name).is_some_and(|body| !is_current(number, body.epoch)) {
@@ -71,33 +72,33 @@ impl OwnBodies {
         (0..).zip(&self.0).flat_map(|(number, map)| map.iter().map(move |(name, body)| (name, number, body)))
     }
 
-    /// How many there are.
+    /// Number of bodies.
     pub fn len(&self) -> usize {
         self.0.iter().map(BodyMap::len).sum()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bodies.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(BodyMap::is_empty)
     }
 
-    /// About how many bytes all of them take.
+    /// Approximate bytes of all bodies.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(BodyMap::bytes).sum()
     }
 
-    /// Takes everything away; the ledger forgets all of it without being told.
+    /// Removes all bodies; the ledger is cleared separately.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Takes a page that the ledger has, if it is of one of these; says what is wrong with it.
+    /// Loads a page from the ledger if it is of an own body; an error describes its damage.
     pub fn load_page(&mut self, page: &StoredPage<'_>) -> Option<Result<(), &'static str>> {
         let number = own_body_number(page.pane)?;
         Some(self.body_map(number).load_page(page))
     }
 
-    /// Takes what a record says of a body whose cell has this epoch; says what is wrong with it.
+    /// Replays a record of a body under its cell's epoch; an error describes its damage.
     pub fn replay_edits(
         &mut self,
         (name, number): (&[u8], u16),
@@ -108,7 +109,7 @@ impl OwnBodies {
         self.body_map(number).replay_edits((name, 0), epoch, change, edits)
     }
 
-    /// Looks at all bodies as sketches; says which is none, and why.
+    /// Parses all bodies as sketches; an error names the damaged body.
     pub fn parse_bodies(&mut self) -> Result<(), (NameBuf, String)> {
         self.0.iter_mut().try_for_each(BodyMap::parse_bodies)
     }

@@ -1,11 +1,15 @@
-//! Changes of sketches that are shared: what is shown changes, and what this node says.
+//! Changes shared sketches: the shown body, this node's own body, and its unsettled delta.
 //!
-//! In: the work of a command. Out: what the shown sketch says to it; in the run's record the cells, and what changed in this node's own body.
+//! In: the work of a command. Out: the shown sketch's result; in the run's record the cells, and
+//! the edits of this node's own body.
 //!
-//! The work is done three times: in what is shown, which the reply is of; in this node's own body, which the journal, the ledger and the store get; and in the stretch of what the store does not know (`unsettled_changes`).
-//! It is done there also if the shown sketch does not change: that another node has counted an item already may be of an epoch that is over.
+//! The work runs three times. It changes the shown body, which the reply comes from. It changes
+//! this node's own body, which goes to the journal, the ledger and the store. And it changes the
+//! delta that the store does not have yet (`unsettled_changes`). The own body changes even if the
+//! shown one does not: another node's count of the same item may belong to an epoch that has ended.
 //!
-//! Which of this node's bodies that is depends on the sketch: the node's, if it may be taken in twice, else that of the present life.
+//! The kind of sketch decides the own body: the node's body if its merge is idempotent, else the
+//! body of the present incarnation.
 //!
 //! Invariant: an own cell has the epoch of its body, and counts its changes.
 
@@ -22,11 +26,12 @@ use crate::apply::Run;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry};
 use crate::sharing::ShownBody;
 
-/// Copies of a shared sketch in memory: the shown one, this node's own, and what the store does not know.
+/// Copies of a shared sketch in memory: the shown body, the own body, and the unsettled delta.
 const COPIES: u64 = 3;
 
 impl Run<'_, '_> {
-    /// Changes a shared sketch, which is made if it does not exist; what the work says of what is shown, and whether that has changed.
+    /// Changes a shared sketch, or creates it. Returns the work's result on the shown body, and
+    /// whether that body changed.
     pub(super) fn change_shared<T>(
         &mut self,
         name: Name<'_>,
@@ -64,7 +69,7 @@ impl Run<'_, '_> {
             Some(created) => &*created,
             None => shard.body(name.bytes()).ok_or(wanted.refusal(KindAndDialect::COUNT))?.sketch(),
         };
-        // What this node said under an epoch that may be over, of which only the store can tell.
+        // Own bodies of an epoch that may have ended; only the store can tell.
         if shard.own_bodies().bodies_of(name.bytes()).any(|(_, own)| !is_alike(own.sketch(), shown)) {
             return Err(Refusal::StoreDown);
         }
@@ -83,7 +88,7 @@ impl Run<'_, '_> {
         Ok((result, changed))
     }
 
-    /// Does the work in this node's own body, and writes that down.
+    /// Does the work in this node's own body, and journals it.
     fn change_own_body<T>(
         &mut self,
         name: Name<'_>,
@@ -104,7 +109,8 @@ impl Run<'_, '_> {
         let (own_cells, _) = shard.take_own_cells(hash, name.bytes());
         let mut own_cells = own_cells.unwrap_or_default();
         let Some(own_cell) = picker.open_observed_cell(&mut own_cells, is_idempotent) else {
-            // So many lives have ended before they were settled that there is no place for another. What is shown is made anew with the next row.
+            // Too many ended incarnations are unsettled, so no cell is free for another. The next
+            // row restores the shown body.
             own_cells.invalidate_row();
             shard.put_back_own_cells(hash, name.bytes(), own_cells);
             return Err(Refusal::StoreDown);
@@ -121,7 +127,7 @@ impl Run<'_, '_> {
             done = work(own.sketch_mut(), &mut edits.0).map(drop);
         }
         if let Err(refusal) = done {
-            // What is shown is ahead of what this node says: it is made anew with the next row.
+            // The shown body is ahead of the own body; the next row restores it.
             own_cells.invalidate_row();
             if let Some(body) = body {
                 shard.own_bodies_mut().put_back(name.bytes(), number, body);
@@ -182,7 +188,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Of a shared sketch that exists something is shown: after a start, until its row was seen, what this node itself has said.
+    /// Shows the merge of this node's own bodies, after a start, until the first row arrives.
     pub(crate) fn show_own_bodies(&mut self, name: Name<'_>, cell: Cell) {
         let hash = self.table.hash(name.bytes());
         let shard = self.locks.shard(self.table.shard_of(hash));
@@ -193,7 +199,7 @@ impl Run<'_, '_> {
         for (_, own) in shard.own_bodies().bodies_of(name.bytes()) {
             match &mut all {
                 None => all = Some(own.sketch().clone()),
-                // Of another kind: the row tells.
+                // Of another kind: the row decides.
                 Some(all) => drop(take_in(all, own.sketch(), self.key)),
             }
         }
@@ -202,7 +208,7 @@ impl Run<'_, '_> {
         self.table.update_byte_totals(shard);
     }
 
-    /// Shows this of a shared counter whose cell was written or shown.
+    /// Shows a body for a shared counter after its cell was written or shown.
     pub(crate) fn show_body(&mut self, name: Name<'_>, shown: Option<Cell>, shows: ShownBody) {
         let hash = self.table.hash(name.bytes());
         let shard = self.locks.shard(self.table.shard_of(hash));
@@ -217,7 +223,7 @@ impl Run<'_, '_> {
         self.table.update_byte_totals(shard);
     }
 
-    /// Writes down what this node says of a sketch, all of the body with this number; its cell is written already.
+    /// Journals the whole own body with this number; its cell is in the record already.
     pub(crate) fn write_own_body(&mut self, name: Name<'_>, number: u16) {
         let hash = self.table.hash(name.bytes());
         let is_journaled = self.prior_existence(name, true).is_some();

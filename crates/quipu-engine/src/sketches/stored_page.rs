@@ -1,12 +1,19 @@
-//! Bodies at rest: the bytes of their notes in the ledger.
+//! Encodes the pages of bodies as auxiliary records of the ledger.
 //!
 //! ```text
-//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32 (0: none, or the ring of them; else the slot in it plus one; 2³¹ and its number: a body of what this node says of it on a shared store), page u32; all big-endian, so that pages lie in order
-//!           value  of page 0: kind u8, epoch (u64 milliseconds, u64 node), version u64, length of the body u32, little-endian, and the page's bytes
+//! a page    key    5, hash of the name u64, length of the name u16, name, pane u32, page u32;
+//!                  all big-endian, so that pages lie in order
+//!           value  of page 0: kind u8, epoch (u64 milliseconds, u64 node), version u64,
+//!                  length of the body u32, little-endian, and the page's bytes
 //!                  of others: the page's bytes
+//!
+//! pane      0         none, or the ring of the panes
+//!           slot + 1  the pane in this slot of the ring
+//!           2³¹ + n   this node's own body n on a shared store
 //! ```
 //!
-//! A page has 1,024 bytes of the body, the last one fewer; zeros at its end are left out, and a page of nothing else, but for page 0, has no note.
+//! A page has 1,024 bytes of the body, the last one fewer. Trailing zeros are left out; a page of
+//! zeros alone has no record, except page 0.
 
 use quipu_model::shared::body::INCARNATION_BODIES_MAX;
 use quipu_model::{AuxRecord, Epoch, NAME_BYTES_MAX, NodeId};
@@ -15,73 +22,75 @@ use quipu_sketch::window::PANES_MAX;
 use super::SKETCH_BYTES_MAX;
 use crate::journal::format::trim_trailing_zeros;
 
-/// Bytes of a page: small enough that a change of a few registers seals little, large enough that its key is little beside it.
+/// Bytes of a page: small enough that a change of a few registers seals few bytes, large enough to
+/// outweigh its key.
 pub const PAGE_BYTES: usize = 1 << 10;
 
-/// The bodies that are shown, where there is no shared store; with one, those that this node has said there, by their number.
+/// Pane number of the bodies of an unshared directory. With a shared store, own bodies have the
+/// numbers of [`own_pane`] instead.
 pub const SHOWN_PANE: u32 = 0;
 const OWN_PANE: u32 = 1 << 31;
 
-/// What journal and ledger know a body by that this node says on a shared store.
+/// Pane number of this node's own body in journal and ledger.
 pub fn own_pane(number: u16) -> u32 {
     OWN_PANE + u32::from(number)
 }
 
-/// The number of such a body; `None`: it is none.
+/// Number of an own body; `None`: the pane is no own body.
 pub fn own_body_number(pane: u32) -> Option<u16> {
     let number = u16::try_from(pane.checked_sub(OWN_PANE)?).ok()?;
     (number < INCARNATION_BODIES_MAX).then_some(number)
 }
 
-/// The first byte of the key; those before it are of `tokens` and `namespaces`.
+/// First byte of the key; `tokens` and `namespaces` use the lower ones.
 const SKETCH_TAG: u8 = 5;
 
 const BODY_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
 
-/// What page 0 says of the whole body.
+/// Header of the whole body, in page 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyHead {
-    /// The number of its kind.
+    /// Code of the sketch's kind.
     pub kind: u8,
-    /// That of its cell.
+    /// Epoch of its cell.
     pub epoch: Epoch,
-    /// How often it has changed.
+    /// Number of its changes.
     pub version: u64,
-    /// How many bytes it has.
+    /// Length of the body in bytes.
     pub length: usize,
 }
 
-/// A page as it is at rest.
+/// A page as stored in the ledger.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StoredPage<'a> {
-    /// The hash of the name.
+    /// Hash of the name.
     pub hash: u64,
     /// The name.
     pub name: &'a [u8],
-    /// Of which pane; 0: of none, or of the ring of them.
+    /// Number of the pane; 0: none, or the ring of the panes.
     pub pane: u32,
-    /// Which page.
+    /// Index of the page.
     pub page: usize,
-    /// Of page 0, what it says of the whole.
+    /// Header of the body, in page 0 only.
     pub head: Option<BodyHead>,
-    /// Its bytes, without the zeros at the end.
+    /// The page's bytes, without trailing zeros.
     pub bytes: &'a [u8],
 }
 
-/// Whose page it is: the hash of a name, the name, and the pane.
+/// Owner of a page: hash of the name, name, and pane.
 pub type PageOwner<'a> = (u64, &'a [u8], u32);
 
-/// Whether a key is of a sketch.
+/// Returns true for the key of a page.
 pub fn is_sketch_key(key: &[u8]) -> bool {
     key.first() == Some(&SKETCH_TAG)
 }
 
-/// How many pages so many bytes have.
+/// Number of pages of a body of this length.
 pub fn page_count(bytes: usize) -> usize {
     bytes.div_ceil(PAGE_BYTES)
 }
 
-/// The note of a page, from its whole bytes.
+/// The auxiliary record of a page, from its whole bytes.
 pub fn page_note((hash, name, pane): PageOwner<'_>, page: usize, head: Option<&BodyHead>, bytes: &[u8]) -> AuxRecord {
     let bytes = trim_trailing_zeros(bytes);
     let mut value = Vec::with_capacity(BODY_HEAD_BYTES + bytes.len());
@@ -99,7 +108,7 @@ pub fn page_note((hash, name, pane): PageOwner<'_>, page: usize, head: Option<&B
     }
 }
 
-/// The note that a page is gone.
+/// The record that deletes a page.
 pub fn page_removal(owner: PageOwner<'_>, page: usize) -> AuxRecord {
     AuxRecord { key: page_key(owner, page), value: None }
 }
@@ -116,7 +125,7 @@ fn page_key((hash, name, pane): PageOwner<'_>, page: usize) -> Box<[u8]> {
 }
 
 impl<'a> StoredPage<'a> {
-    /// From key and value; `None` if they make no sense.
+    /// Decodes key and value; `None` if they are invalid.
     pub fn decode(key: &'a [u8], value: &'a [u8]) -> Option<StoredPage<'a>> {
         let rest = key.strip_prefix(&[SKETCH_TAG])?;
         let (hash, rest) = rest.split_first_chunk::<8>()?;
@@ -144,5 +153,5 @@ impl<'a> StoredPage<'a> {
     }
 }
 
-/// About what a note takes at rest beside its key and value.
+/// Approximate ledger bytes of a page's record beside its key and value.
 pub const NOTE_OVERHEAD_BYTES: u64 = 32;

@@ -52,7 +52,7 @@ fn bytes(map: &BodyMap) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 proptest! {
-    /// Pages that are sealed, over those that were before, are the bodies, whatever fails to be sealed in between.
+    /// Sealed pages, written over the earlier ones, equal the bodies, even after failed seals.
     #[test]
     fn a_shelf_comes_back_from_its_pages(ops in ops()) {
         let (mut map, mut ledger) = (BodyMap::for_shown(), BTreeMap::<Box<[u8]>, Box<[u8]>>::new());
@@ -72,7 +72,7 @@ proptest! {
             for AuxRecord { key, value } in notes {
                 match value {
                     Some(value) => drop(ledger.insert(key, value)),
-                    // What failed to be sealed may be forgotten all the same.
+                    // A failed seal may have deleted the page all the same.
                     None => drop(ledger.remove(&key)),
                 }
             }

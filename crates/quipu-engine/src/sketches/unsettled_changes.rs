@@ -1,21 +1,30 @@
-//! How far the store knows a body of this node, and what it would have to be told again.
+//! Tracks the difference between an own body and the shared store: changed pages, puts, and
+//! unsettled deltas.
 //!
-//! In: changes of the body, puts of it and what became of them. Out: the pages to put, and what was counted since the store last kept something.
+//! In: changes of the body, its puts and their outcomes. Out: the pages to put, and the counts
+//! since the store's last confirmed put.
 //!
-//! What was counted since is kept twice: in the body, and by itself, in **stretches** that end where a put was made. If an epoch ends, what the store kept of it is gone with it, and the stretches after that are what this node goes on
-//! with: nothing that was acknowledged is lost, and nothing comes back. A body alone could not tell: an item that was counted before leaves no trace when it is counted again.
+//! Counts since then are kept twice: in the body, and separately in **deltas**, each of which ends
+//! at a put. When an epoch ends, the part that the store has ends with it. This node carries the
+//! later deltas into the next epoch: no acknowledged add is lost, and no earlier one returns. The
+//! body alone would not suffice: a repeated item leaves no trace in it.
 //!
-//! Stretches are in memory only. After a restart it is not known what was counted since, if anything was: then all of the body is gone on with.
+//! Deltas are in memory only. After a restart the unsettled part is unknown: then the node carries
+//! the whole body.
 //!
-//! A body of the node itself may be of several processes, each with a copy of its directory. Their puts are one **chain** all the same: each goes on from the one before, has all that is in it, and has a greater seq. So a process has
-//! to know of two things: up to which put its body has what is in the chain, and which seqs it has given itself, for what it has put after that. Whatever else the store has is of another, and is taken in before anything is put, which
-//! does no harm: only what may be taken in twice is the node's. A body of a life is of that life alone, and so is whatever the store has of it.
+//! Several processes, each with a copy of the directory, may write the node's body. Their puts
+//! still form one **chain**: each put continues from the one before, contains it, and has a greater
+//! seq. So a process tracks two things: the last put of the chain that its body contains, and the
+//! range of seqs that it has assigned itself. Any other put is another process's, and the process
+//! merges it before its own next put. That is harmless: only sketches with an idempotent merge have
+//! a node body. The body of an incarnation has a single writer, and so has its state in the store.
 //!
 //! Invariants:
-//! - a page that the store does not have as it is in the body is in `changed` or `last_put`, or the whole body is put;
-//! - stretches have all that was counted after `known_from`;
-//! - what was counted up to `known_from` is in the chain, unless it is `unsure`;
-//! - the body has all that the chain has up to `included`.
+//! - a page that differs from the store is in `changed` or `last_put`, or the next put has the
+//!   whole body;
+//! - deltas contain all counts after version `known_from`;
+//! - the chain contains all counts up to `known_from`, unless `unsure`;
+//! - the body contains the chain up to `included_seq`.
 
 use quipu_model::Millis;
 use quipu_model::shared::{NODE_INCARNATION, Seq};
@@ -24,38 +33,40 @@ use quipu_sketch::Sketch;
 use super::page_set::PageSet;
 use crate::sharing::own::OwnCell;
 
-/// Stretches that are kept apart: each is a put whose outcome is not known. Of more, the oldest two become one.
+/// Most deltas kept apart: each ends at a put of unknown outcome. Beyond this, the oldest two are
+/// merged.
 const DELTAS_MAX: usize = 4;
 
-/// See the module.
+/// State of one own body towards the store, see the module.
 #[derive(Debug)]
 pub struct UnsettledChanges {
     changed: PageSet,
-    /// Put, and not confirmed.
+    /// The last put, until it is confirmed.
     last_put: Option<SentPut>,
-    /// The newest put that the store is believed to have; `None`: none of this epoch.
+    /// Newest put that the store is believed to have; `None`: no put of this epoch.
     base: Option<Seq>,
     /// The next put has the whole body.
     puts_whole: bool,
-    /// The newest put of this epoch that is in the body, whoever made it: all before it are, too.
+    /// Newest put of this epoch that the body contains, by any process; it contains all earlier
+    /// ones.
     included_seq: Seq,
-    /// Seqs that were given to states of this body before this process began.
+    /// Range of seqs assigned to states of this body before this process began.
     earlier_seqs: Option<(Seq, Seq)>,
-    /// This process has given seqs from here on; of a life's body, all of them are its own.
+    /// First seq of this process's present range. In an incarnation's body all seqs are its own.
     own_seqs_from: Option<Seq>,
     deltas: Vec<UnsettledDelta>,
     known_from: u64,
-    /// Of what was counted before, some may be in no put that the store has.
+    /// Some counts before `known_from` may be in no put that the store has.
     unsure: bool,
-    /// By this node's clock the counter expired then, when the body had this version.
+    /// Expiry of the counter by this node's clock, and the body's version at that time.
     expired_at: Option<(Millis, u64)>,
 }
 
 #[derive(Debug)]
 struct UnsettledDelta {
-    /// The version that the body had after what was counted in it last.
+    /// Version of the body after the last count in this delta.
     to: u64,
-    /// Nothing is counted in it any more.
+    /// The delta takes no more counts.
     closed: bool,
     sketch: Sketch,
 }
@@ -67,30 +78,30 @@ struct SentPut {
     pages: PageSet,
 }
 
-/// What a put brings.
+/// Contents of a put.
 #[derive(Debug)]
 pub struct PutContents {
-    /// What it goes on from.
+    /// The put that it continues from.
     pub from: Option<Seq>,
     /// It has all pages.
     pub whole: bool,
-    /// Else these.
+    /// Its pages, unless `whole`.
     pub pages: PageSet,
 }
 
-/// What this node goes on with when an epoch has ended.
+/// The part of the body that is carried into the next epoch.
 #[derive(Debug)]
 pub enum CarriedDelta<'s> {
-    /// Nothing: the store has kept all of it.
+    /// Nothing: the store has all of it.
     Nothing,
-    /// What was counted since, in several sketches.
+    /// The counts since, in several sketches.
     Since(Vec<&'s Sketch>),
-    /// It is not known what was counted since: all of the body.
+    /// The whole body: the part since then is unknown.
     All,
 }
 
 impl UnsettledChanges {
-    /// Of a body that is begun, under an epoch of which the store has none yet.
+    /// State of a new body, under an epoch without a put.
     pub fn new(cell: &OwnCell, version: u64) -> UnsettledChanges {
         UnsettledChanges {
             changed: PageSet::default(),
@@ -107,7 +118,7 @@ impl UnsettledChanges {
         }
     }
 
-    /// Of a body that was found at a start, or that is begun, with what its cell says.
+    /// State of a body after a start, or of a new one, from its cell.
     pub fn from_cell(cell: &OwnCell, version: u64) -> UnsettledChanges {
         let new_changes = UnsettledChanges::new(cell, version);
         if !cell.own.has_value {
@@ -118,18 +129,21 @@ impl UnsettledChanges {
         UnsettledChanges { included_seq: included, earlier_seqs, unsure, ..new_changes }
     }
 
-    /// The seq to go on from: this one, or, if this process has given none since it last met with another's, one far enough from it that nobody else who goes on from there gives the same.
+    /// Returns the seq to continue from. If this process has no range yet, or met another process's
+    /// put, the result is a random distance ahead. So no other process that continues from there
+    /// assigns the same seq.
     pub fn advance_seq(&mut self, seq: Seq, random: u64) -> Seq {
         if self.own_seqs_from.is_some_and(|from| from <= seq) {
             return seq;
         }
-        // 32 bits: versions of rows, which some stores make of seqs, have room for thousands of such leaps.
+        // 32 bits: some stores derive row versions from seqs, and these have room for thousands of
+        // such leaps.
         let advanced = Seq(seq.0.saturating_add(1 + (random >> 32)));
         self.own_seqs_from = Some(advanced);
         advanced
     }
 
-    /// The same, where the row knows a seq of this node, given by somebody else, that may be greater.
+    /// The same, if the row has a seq of this node from another process, which may be greater.
     pub fn advance_seq_over(&mut self, seq: Seq, newest: Seq, random: u64) -> Seq {
         if newest > seq
             && let Some(from) = self.own_seqs_from.take()
@@ -139,24 +153,26 @@ impl UnsettledChanges {
         self.advance_seq(seq.max(newest), random)
     }
 
-    /// Whether it is certain that a put of this epoch is of a state that this body had, or is in it.
+    /// Returns true if a put of this epoch certainly is a state of this body, or is contained in
+    /// it.
     pub fn contains(&self, seq: Seq) -> bool {
         let in_earlier_seqs = self.earlier_seqs.is_some_and(|(from, to)| (from..=to).contains(&seq));
-        // One before what is included may be another's: a store that went back may have gone on from there with it.
+        // A seq before `included_seq` may be another process's: a store that was rolled back may
+        // have continued from there.
         seq == self.included_seq || in_earlier_seqs || self.own_seqs_from.is_some_and(|from| seq >= from)
     }
 
-    /// What is written down of it with the cell: the newest put that is in the body, and from where on seqs were given to states of it.
+    /// The part stored with the cell: newest contained put, and first seq of the present range.
     pub fn seq_range(&self) -> (Seq, Seq) {
         (self.included_seq, self.own_seqs_from.unwrap_or_default())
     }
 
-    /// A page has changed.
+    /// Records changed pages.
     pub fn mark_changed(&mut self, pages: std::ops::Range<usize>) {
         self.changed.insert_range(pages);
     }
 
-    /// The sketch that has what is counted from here on, when the body has this version, and gets the next one.
+    /// The delta for the next count. The body has this version, and gets the next one.
     pub fn open_delta(&mut self, version: u64, make: impl FnOnce() -> Option<Sketch>) -> Option<&mut Sketch> {
         if self.deltas.last().is_none_or(|delta| delta.closed) {
             let sketch = make()?;
@@ -167,7 +183,7 @@ impl UnsettledChanges {
         Some(&mut delta.sketch)
     }
 
-    /// The body goes on under another epoch, of which the store has nothing yet, with what was carried into it.
+    /// Continues with the carried sketch under another epoch, not yet known to the store.
     pub fn begin_epoch(&mut self, version: u64, carried: Option<Sketch>) {
         (self.changed, self.last_put, self.base, self.puts_whole) = (PageSet::default(), None, None, true);
         (self.included_seq, self.earlier_seqs, self.known_from, self.unsure, self.expired_at) =
@@ -176,12 +192,13 @@ impl UnsettledChanges {
         self.deltas.extend(carried.map(|sketch| UnsettledDelta { to: version, closed: false, sketch }));
     }
 
-    /// The body goes on from a put that somebody else has made, who may go on from there as well: it had that version, and this body has taken it in.
+    /// Continues from another process's put, which that process may continue as well. This body has
+    /// merged it, at this version.
     pub fn adopt(&mut self, held: Seq, version: u64) {
         (self.base, self.included_seq, self.known_from, self.own_seqs_from) = (Some(held), held, version, None);
     }
 
-    /// The body has taken in something else that the store does not know, all of it at once, and has this version now.
+    /// Records a merge that the store does not have, all at once; the body has this version now.
     pub fn add_delta(&mut self, version: u64, sketch: Sketch) {
         if let Some(delta) = self.deltas.last_mut() {
             delta.closed = true;
@@ -190,13 +207,13 @@ impl UnsettledChanges {
         self.puts_whole = true;
     }
 
-    /// What was counted cannot be kept by itself any more: it is not known.
+    /// Drops the deltas: counts since the last confirmed put are no longer known separately.
     pub fn lose_track(&mut self, version: u64) {
         self.deltas.clear();
         (self.known_from, self.unsure) = (version, true);
     }
 
-    /// A put of the body as it is now.
+    /// Prepares a put of the body as it is now.
     pub fn prepare_put(
         &mut self,
         seq: Seq,
@@ -205,7 +222,7 @@ impl UnsettledChanges {
     ) -> PutContents {
         let mut pages = std::mem::take(&mut self.changed);
         if let Some(last_put) = self.last_put.take() {
-            // Nobody knows whether it is there.
+            // The outcome of the last put is unknown.
             pages.insert_set(&last_put.pages);
         }
         if let Some(delta) = self.deltas.last_mut() {
@@ -224,10 +241,10 @@ impl UnsettledChanges {
         PutContents { from: self.base, whole: self.puts_whole, pages }
     }
 
-    /// The store has, or had, this put, when the body had this version.
+    /// The store has, or had, this put, of this version of the body.
     pub fn confirm(&mut self, seq: Seq, version: u64) {
         if seq < self.included_seq {
-            // The body has taken in another's since, which has this one.
+            // The body has since merged another process's put, which contains this one.
             return;
         }
         (self.base, self.puts_whole, self.included_seq) = (Some(seq), false, seq);
@@ -240,10 +257,11 @@ impl UnsettledChanges {
         }
     }
 
-    /// The store has another put than the one that was gone on from. Whether the next put can go on from that; if not, it is of somebody else, and is to be looked at.
+    /// The store holds another put than `base`. Returns true if the next put can continue from it.
+    /// False: it is another process's, and the caller must read it.
     pub fn resolve_gap(&mut self, held: Option<Seq>) -> bool {
         match (held, &self.last_put) {
-            // The answer to it was lost. Pages since then are all there.
+            // The reply to it was lost. All pages changed since then are recorded.
             (Some(held), Some(last_put)) if held == last_put.seq && !self.puts_whole => self.base = Some(held),
             (Some(held), _) if self.contains(held) => (self.base, self.puts_whole) = (Some(held), true),
             (None, _) => (self.base, self.puts_whole) = (None, true),
@@ -252,17 +270,17 @@ impl UnsettledChanges {
         true
     }
 
-    /// The put that was sent last.
+    /// The last put sent, and its version.
     pub fn last_put(&self) -> Option<(Seq, u64)> {
         self.last_put.as_ref().map(|last_put| (last_put.seq, last_put.version))
     }
 
-    /// The version up to which what was counted is known to be in the chain; none if that is not known.
+    /// Version up to which all counts are in the chain; `None`: unknown.
     pub fn confirmed_version(&self) -> Option<u64> {
         (!self.unsure).then_some(self.known_from)
     }
 
-    /// By this node's clock the counter has expired, and the body has this version.
+    /// Records the counter's expiry by this node's clock, at this version of the body.
     pub fn mark_expired(&mut self, expires_at: Millis, version: u64) {
         self.expired_at = Some((expires_at, version));
         if let Some(delta) = self.deltas.last_mut() {
@@ -270,29 +288,29 @@ impl UnsettledChanges {
         }
     }
 
-    /// The version up to which what was counted expired with the counter, if this node knew of that expiry and has noticed it.
+    /// Last version that expired with the counter, if this node has noticed that expiry.
     pub fn expired_version(&self, expired: Millis) -> Option<u64> {
         self.expired_at.filter(|(at, _)| *at == expired).map(|(_, version)| version)
     }
 
-    /// What was counted after a version, up to this one.
+    /// Counts after a version, up to the present one.
     pub fn delta_after(&self, after: u64, version: u64) -> CarriedDelta<'_> {
         if after >= version {
             return CarriedDelta::Nothing;
         }
-        // Nothing is changed in between by nobody: from the version that is known on, stretches have everything.
+        // Deltas have all counts from `known_from` on.
         if after < self.known_from {
             return CarriedDelta::All;
         }
         CarriedDelta::Since(self.deltas.iter().filter(|delta| delta.to > after).map(|delta| &delta.sketch).collect())
     }
 
-    /// Whether what was counted after a version is known by itself: no stretch began before it and ended after it.
+    /// Returns true if counts after a version are known separately: no delta spans that version.
     pub fn has_boundary(&self, version: u64) -> bool {
         version == self.known_from || self.deltas.iter().any(|delta| delta.to == version)
     }
 
-    /// Bytes of memory it takes.
+    /// Bytes of memory.
     pub fn memory(&self) -> usize {
         let deltas: usize = self.deltas.iter().map(|delta| size_of::<UnsettledDelta>() + delta.sketch.memory()).sum();
         let last_put = self.last_put.as_ref().map_or(0, |last_put| last_put.pages.memory());
@@ -342,7 +360,7 @@ mod tests {
         super::super::together::take_in(into, other, &quipu_sketch::Key([0; 16])).is_ok()
     }
 
-    /// A cell that says something at this seq, of which the store is known to have what was said at another.
+    /// A cell with this seq; the store is known to have the put `included`.
     fn cell(seq: u64, included: u64) -> OwnCell {
         let mut cell = *OwnCells::default().open_cell(NODE_INCARNATION, Shard(0), None);
         (cell.seq, cell.own.has_value, cell.settled, cell.confirmed) = (Seq(seq), seq > 0, false, i128::from(included));

@@ -2,18 +2,19 @@
 
 use crate::sync::{AtomicI64, Ordering};
 
-/// See the module. Two lines of 64 bytes: processors fetch them in pairs.
+/// A lane, see the module. Two lines of 64 bytes: processors fetch them in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Lane {
-    /// All that was ever added here; it wraps.
+    /// Sum of all adds to this lane; it wraps.
     added: AtomicI64,
-    /// How much of that was joined. Changed under the lock of the counter's shard; adders read it as a hint.
+    /// The joined part of `added`. Changed under the lock of the counter's shard; adders read it as
+    /// a hint.
     joined: AtomicI64,
 }
 
 impl Lane {
-    /// An add by the one thread that the lane belongs to; what the lane holds after it.
+    /// An add by the thread that owns the lane; returns the sum not yet joined.
     #[inline]
     pub fn add_exclusive(&self, delta: i64) -> i64 {
         let added = self.added.load(Ordering::Relaxed).wrapping_add(delta);
@@ -21,7 +22,7 @@ impl Lane {
         added.wrapping_sub(self.joined.load(Ordering::Relaxed))
     }
 
-    /// An add by one thread among others; what the lane holds after it.
+    /// An add by one of several threads; returns the sum not yet joined.
     #[inline]
     pub fn add_shared(&self, delta: i64) -> i64 {
         let added = self.added.fetch_add(delta, Ordering::SeqCst).wrapping_add(delta);
@@ -32,12 +33,12 @@ impl Lane {
         self.added.load(Ordering::SeqCst)
     }
 
-    /// What was added and not joined.
+    /// The sum not yet joined.
     pub fn pending(&self) -> i64 {
         self.total().wrapping_sub(self.joined.load(Ordering::Relaxed))
     }
 
-    /// The same; from here on it counts as joined.
+    /// Returns the sum not yet joined and marks it as joined.
     pub fn take(&self) -> i64 {
         let added = self.total();
         let taken = added.wrapping_sub(self.joined.load(Ordering::Relaxed));

@@ -1,26 +1,33 @@
-//! Lanes: a counter that many add to at once, and nobody asks, is added to in several places, which are joined when somebody does ask.
+//! Splits hot counters into lanes: per-thread cells that take adds without a lock, and that a
+//! reader joins.
 //!
-//! In: adds of any thread that want no value back, without a lock. Out: their sum, to whoever holds the lock of the counter's shard.
+//! In: adds of any thread that need no value back. Out: their sum, for the holder of the counter's
+//! shard lock.
 //!
-//! A lane holds the running value of all that was ever added to it, and a mark: how much of that was joined. Nothing is ever taken out of it, so a
-//! join that is refused leaves everything as it was, by not moving the mark, and nothing can be joined twice.
+//! A lane holds the running sum of all its adds, and a mark: the part of it that was joined. A join
+//! only moves the mark. So a refused join leaves everything as it was, and no add is joined twice.
 //!
-//! How an add meets a closing: the adder adds, passes a barrier, then looks whether the lanes are open; the closer closes them, passes a barrier,
-//! then looks at the lanes. So at least one sees the other: the closer joins the add, or the adder sees the closing. Such an add is late: its own
-//! thread joins what the lane holds, under the lock, before it returns.
+//! How an add meets a closing: the adder adds, passes a barrier, then checks that the lanes are
+//! open. The closer closes them, passes a barrier, then reads the lanes. So at least one sees the
+//! other: the closer joins the add, or the adder sees the closing. The second case is a late add:
+//! its own thread joins the lane, under the lock, before it returns.
 //!
-//! A full barrier costs an adder more than everything else it does. So a lane belongs to one thread, which adds without a locked instruction and
-//! passes a barrier that only the compiler sees, and it is the closer who has all threads pass a real one; there is one closing to millions of adds.
-//! Threads beyond the lanes, and all where the system has no such barrier, share lanes and add by a locked instruction, which is one.
+//! A full barrier costs an adder more than the rest of an add. So a lane belongs to one thread,
+//! which adds without a locked instruction and passes a compiler barrier only. The closer makes all
+//! threads pass a real one; there is one closing to millions of adds. Threads beyond the lanes
+//! share lanes and add by a locked instruction, which is a barrier. So do all threads if the system
+//! cannot make other threads pass a barrier.
 //!
 //! Invariants:
-//! - lanes are opened, closed and joined under the lock of the counter's shard alone, and what was joined is applied before the lock is let go: so an add that has
-//!   returned is in the value, or in a lane that the next command looks at;
-//! - lanes that may hold something of an add that has returned are **live**; a counter whose lanes are live stays in memory;
-//! - while lanes are open, the counter exists, does not expire, has a value within [`VALUE_MAX`], and the journal has room for the entry of a join:
-//!   so a join is not refused.
+//! - lanes are opened, closed and joined only under the lock of the counter's shard, and a joined
+//!   sum is applied before the lock is released: so an add that has returned is in the value, or in
+//!   a lane that the next command joins;
+//! - lanes that may hold a returned add are **live**; a counter with live lanes stays in memory;
+//! - while lanes are open, the counter exists, does not expire, has a value within [`VALUE_MAX`],
+//!   and the journal has room for a join's entry: so no join is refused.
 //!
-//! Not here: applying a join (`apply/join`), opening and the ordinary way of an add (`turn/count`), when to look (`driver`).
+//! Not here: applying a join (`apply/join`), opening lanes and the general path of an add
+//! (`turn/count`), scheduling of visits (`background`).
 
 mod lane;
 mod registry;
@@ -35,46 +42,50 @@ pub use self::shard_lanes::{LaneEntry, ShardLanes};
 use self::thread_slot::thread_slot;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, has_heavy_barrier, heavy_barrier, light_barrier};
 
-/// Larger adds take the ordinary way: a lane has to hold what threads add to it before one of them can have joined it.
+/// Larger adds take the general path: a lane must have room for the adds of all threads until one
+/// of them can join it.
 const DELTA_MAX: u64 = 1 << 32;
 
-/// A lane that holds more than this is joined by whoever pushed it there: far more than adds of 1 bring within a window.
+/// The adder that raises a lane above this joins it. Adds of 1 stay far below it within a window.
 const PENDING_MAX: u64 = 1 << 40;
 
-/// Lanes are open while the value is within this. Beyond it there is room for what they may hold: [`PENDING_MAX`] in each of 128 lanes and, of each
-/// of 2^15 threads, one add of [`DELTA_MAX`] on top, which is less than 2^49.
+/// Lanes are open while the value is within this. The rest has room for their sums: [`PENDING_MAX`]
+/// in each of 128 lanes, plus one add of [`DELTA_MAX`] by each of 2^15 threads, which is less than
+/// 2^49.
 const VALUE_MAX: u64 = 1 << 62;
 
-/// Most lanes of a counter that belong to a thread, and as many again that threads share. Beyond so many, looking at them would cost more than they save.
+/// Most exclusive lanes of a counter, and as many shared ones. A visit of more lanes would cost
+/// more than they save.
 pub const LANES_MAX: usize = 64;
 
-/// A counter's lanes, and who uses them.
+/// A counter's lanes and their state.
 pub struct LaneSet {
     name: NameBuf,
     hash: u64,
     open: AtomicBool,
-    /// Those of one thread each, by its seat, then those that are shared, a power of two of them.
+    /// The exclusive lanes, by thread slot, then the shared ones, a power of two of them.
     lanes: Box<[Lane]>,
-    /// How many are of one thread each.
+    /// Number of exclusive lanes.
     exclusive: usize,
-    /// Lanes may hold something; changed under the shard's lock.
+    /// Lanes may hold a sum; changed under the shard's lock.
     live: AtomicBool,
-    /// Adds without a value that took the ordinary way since the last look.
+    /// Adds without a value by the general path since the last visit.
     recent_adds: AtomicU32,
-    /// Who may add. It comes from 0 under the shard's lock only.
+    /// Number of handles. It leaves 0 only under the shard's lock.
     handles: AtomicU64,
 }
 
-/// What became of an add.
+/// Outcome of an add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneAdd {
-    /// It is in a lane, and counts.
+    /// The add is in a lane, and counts.
     Added,
-    /// The same, and the lane holds so much that it is to be joined now.
+    /// The same, and the lane is full: the caller joins it now.
     Full,
-    /// Nothing was added: the lanes are closed, or it is too large for them.
+    /// Nothing was added: the lanes are closed, or the delta is too large for them.
     NotAdded,
-    /// It is in a lane that was closed meanwhile, unless whoever closed it has joined it: it counts once its own thread has looked, under the lock.
+    /// The lane was closed during the add, and the closing thread may have missed it. The add
+    /// counts once its own thread has checked the lane, under the lock.
     Late,
 }
 
@@ -106,9 +117,9 @@ impl LaneSet {
         size_of_val(&*self.lanes)
     }
 
-    // ---- by any thread ----------------------------------------------------------------------------------------------------------
+    // ---- by any thread -------------------------------------------------------------------------
 
-    /// Adds to the thread's lane, if that is open.
+    /// Adds to the thread's lane, if the lanes are open.
     #[inline(always)]
     pub fn add(&self, delta: i64) -> LaneAdd {
         if !self.open.load(Ordering::Acquire) || delta.unsigned_abs() > DELTA_MAX {
@@ -137,22 +148,22 @@ impl LaneSet {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Whether lanes hold something that was not joined.
+    /// Returns true if lanes hold a sum that was not joined.
     pub fn has_pending(&self) -> bool {
         self.lanes.iter().any(|lane| lane.pending() != 0)
     }
 
-    /// One more add came the ordinary way; how many that makes since the last look.
+    /// Counts an add by the general path; returns their number since the last visit.
     pub fn count_general_add(&self) -> u32 {
         self.recent_adds.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// How many came since the last look.
+    /// Number of adds by the general path since the last visit.
     pub fn recent_adds(&self) -> u32 {
         self.recent_adds.load(Ordering::Relaxed)
     }
 
-    /// Counts those anew.
+    /// Resets that number.
     pub fn reset_recent_adds(&self) {
         self.recent_adds.store(0, Ordering::Relaxed);
     }
@@ -162,7 +173,7 @@ impl LaneSet {
     }
 
     pub fn drop_handle(&self) {
-        // Whoever lets the lanes go must see all that was added through this handle.
+        // The thread that removes the lanes must see all adds made through this handle.
         self.handles.fetch_sub(1, Ordering::Release);
     }
 
@@ -170,41 +181,41 @@ impl LaneSet {
         self.handles.load(Ordering::Acquire) == 0
     }
 
-    // ---- under the lock of the counter's shard ----------------------------------------------------------------------------------
+    // ---- under the lock of the counter's shard -------------------------------------------------
 
     fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
     }
 
-    /// From here on lanes show every add that has returned, and whoever adds sees that they are closed.
+    /// After this, lanes show every add that has returned, and every later adder sees them closed.
     pub fn close(&self) {
         if self.open.swap(false, Ordering::SeqCst) && self.exclusive > 0 {
             heavy_barrier();
         }
     }
 
-    /// What lanes hold; from here on it counts as joined.
+    /// Returns the sum of the lanes and marks it as joined.
     pub fn take(&self) -> i64 {
         self.lanes.iter().map(Lane::take).sum()
     }
 
-    /// It was not joined after all.
+    /// Reverts a `take` after its join was refused.
     pub fn restore(&self, sum: i64) {
         self.lanes[0].restore(sum);
     }
 
-    /// The running value of all lanes together: as long as it stays, nobody adds.
+    /// Running sum of all lanes; it is unchanged while there are no adds.
     fn total(&self) -> i64 {
         self.lanes.iter().fold(0, |total: i64, lane| total.wrapping_add(lane.total()))
     }
 }
 
-/// Whether a counter of this value may have open lanes.
+/// Returns true if a counter of this value may have open lanes.
 pub fn fits_lanes(value: i64) -> bool {
     value.unsigned_abs() <= VALUE_MAX
 }
 
-/// Whether lanes that are open stay so when a command adds this.
+/// Returns true if open lanes stay open when a command adds this.
 pub fn is_lane_sized(delta: i64) -> bool {
     delta.unsigned_abs() <= DELTA_MAX
 }

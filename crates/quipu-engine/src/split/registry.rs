@@ -1,18 +1,20 @@
-//! All splits of an engine, and the room in the journal that they hold together.
+//! Registers all lane sets of an engine, and the journal room that they hold together.
 
 use super::LaneSet;
 use crate::journal::Journal;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 
-/// Counters with lanes at a time, each of which is looked at in every window, and what their lanes take together, at 256 bytes a core and counter.
-/// Handles of others count the ordinary way.
+/// Most counters with lanes at a time, each of which is visited in every window; and most bytes of
+/// their lanes, at 256 bytes per core and counter. Handles beyond these bounds add by the general
+/// path.
 const LANE_SETS_MAX: usize = 4096;
 const LANES_BYTES_MAX: usize = 16 << 20;
 
-/// Room in the journal that open lanes hold together at most, beside what is prepared ahead of the writing; at some 100 bytes each, enough for all of them.
+/// Most journal room of all open lanes, beside the room prepared ahead of the writes. At some 100
+/// bytes each, it suffices for all of them.
 const ROOM_BYTES_MAX: u64 = 1 << 20;
 
-/// See the module.
+/// All lane sets, see the module.
 #[derive(Default)]
 pub struct LaneRegistry {
     /// A leaf: no other lock is taken while it is held.
@@ -21,7 +23,7 @@ pub struct LaneRegistry {
 }
 
 impl LaneRegistry {
-    /// Takes a split on; false if there are too many.
+    /// Registers a lane set; false if there are too many.
     pub fn try_add(&self, lanes: &Arc<LaneSet>) -> bool {
         let mut all = lock(&self.all);
         let fits = all.len() < LANE_SETS_MAX && (all.len() + 1) * lanes.lanes_bytes() <= LANES_BYTES_MAX;
@@ -38,12 +40,12 @@ impl LaneRegistry {
         }
     }
 
-    /// All of them, at this moment.
+    /// A snapshot of all lane sets.
     pub fn all(&self) -> Vec<Arc<LaneSet>> {
         lock(&self.all).clone()
     }
 
-    /// Holds room in the journal; false if there is none, or lanes hold enough of it.
+    /// Reserves journal room for lanes; false if there is none, or the bound is reached.
     pub fn reserve_room(&self, journal: &Journal, bytes: usize) -> bool {
         let fits = |held: u64| held.checked_add(bytes as u64).filter(|held| *held <= ROOM_BYTES_MAX);
         if self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_err() {
@@ -56,12 +58,12 @@ impl LaneRegistry {
         has_room
     }
 
-    /// Room that lanes held goes to whoever writes down what they came to.
+    /// Passes the lanes' room to the turn that journals their sum.
     pub fn consume_room(&self, bytes: usize) {
         self.room.fetch_sub(bytes as u64, Ordering::AcqRel);
     }
 
-    /// Gives room back.
+    /// Returns the lanes' room to the journal.
     pub fn return_room(&self, journal: &Journal, bytes: usize) {
         if bytes > 0 {
             self.consume_room(bytes);

@@ -1,4 +1,4 @@
-//! The splits of one shard of the table, behind the shard's lock.
+//! Holds the lane sets of one shard of the table, under the shard's lock.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use quipu_model::NameBuf;
 use super::LaneSet;
 use crate::sync::{Arc, Ordering};
 
-/// See the module. Few: those of counters that somebody has a handle of.
+/// Lane sets by name. There are few: those of counters with a handle.
 #[derive(Default)]
 #[repr(C)]
 pub struct ShardLanes {
-    /// How many are live: what every command on the shard looks at first.
+    /// Number of live lane sets: every command on the shard checks it first.
     live: usize,
     entries: BTreeMap<NameBuf, LaneEntry>,
 }
 
-/// A split, and what only the holder of the lock knows of it.
+/// A lane set, and its state under the shard's lock.
 pub struct LaneEntry {
     lanes: Arc<LaneSet>,
-    /// Room in the journal that it holds for its next join.
+    /// Journal room for its next join.
     room: usize,
-    /// What its lanes came to at the last look since they were opened.
+    /// Running sum at the last visit since the lanes were opened.
     last_total: Option<i64>,
 }
 
 impl ShardLanes {
-    /// Whether there are lanes of this shard to look at.
+    /// Returns true if the shard has live lanes.
     #[inline]
     pub fn has_live(&self) -> bool {
         self.live > 0
@@ -41,7 +41,7 @@ impl ShardLanes {
         self.entries.insert(entry.lanes.name().bytes().into(), entry);
     }
 
-    /// Lets a split go that is not live.
+    /// Removes a lane set that is not live.
     pub fn remove(&mut self, lanes: &LaneSet) {
         if self.find(lanes.name().bytes()).is_some_and(|found| std::ptr::eq(&**found, lanes)) {
             debug_assert!(!lanes.is_live(), "what lanes hold would be lost");
@@ -49,7 +49,7 @@ impl ShardLanes {
         }
     }
 
-    /// The split of a name, if it is live.
+    /// The lane set of a name, if it is live.
     pub fn find_live(&mut self, name: &[u8]) -> Option<&mut LaneEntry> {
         if self.live == 0 {
             return None;
@@ -62,13 +62,14 @@ impl ShardLanes {
         self.live > 0 && self.find(name).is_some_and(|lanes| lanes.is_live())
     }
 
-    /// Those that are live.
+    /// The live lane sets.
     pub fn all_live(&self) -> Vec<Arc<LaneSet>> {
         let live = self.entries.values().filter(|entry| self.live > 0 && entry.lanes.is_live());
         live.map(|entry| entry.lanes.clone()).collect()
     }
 
-    /// Opens the lanes; the room is theirs until they are closed. False if they are no lanes of this shard, or live already.
+    /// Opens the lanes; they own the room until they are closed. False if these lanes are not
+    /// registered in this shard, or are live already.
     pub fn open(&mut self, lanes: &LaneSet, room: usize) -> bool {
         let entry = self.entries.get_mut(lanes.name().bytes()).filter(|entry| std::ptr::eq(&*entry.lanes, lanes));
         let Some(entry) = entry.filter(|_| !lanes.is_live()) else { return false };
@@ -78,19 +79,19 @@ impl ShardLanes {
         true
     }
 
-    /// Lanes that are not open hold something.
+    /// Marks lanes live that are not open but hold a sum.
     pub fn mark_live(&mut self, lanes: &LaneSet) {
         self.live += usize::from(!lanes.live.swap(true, Ordering::AcqRel));
     }
 
-    /// The lanes are closed and hold nothing of an add that has returned; the room that they held.
+    /// Marks lanes as closed and empty of returned adds; returns their room.
     pub fn mark_drained(&mut self, lanes: &LaneSet) -> usize {
         self.live -= usize::from(lanes.live.swap(false, Ordering::AcqRel));
         let entry = self.entries.get_mut(lanes.name().bytes()).filter(|entry| std::ptr::eq(&*entry.lanes, lanes));
         entry.map_or(0, |entry| std::mem::take(&mut entry.room))
     }
 
-    /// Closes all lanes; whether they hold something.
+    /// Closes all lanes; returns whether they hold a sum.
     pub fn close_all(&mut self) -> bool {
         self.all_live().iter().fold(false, |hold, lanes| {
             lanes.close();
@@ -98,7 +99,7 @@ impl ShardLanes {
         })
     }
 
-    /// Closes all lanes, of which each is handed over to have what it holds taken out; the room that they held.
+    /// Closes all lanes, passing each to `each` to take its sum; returns their room.
     pub fn drain_all(&mut self, mut each: impl FnMut(&LaneSet)) -> usize {
         if self.live == 0 {
             return 0;
@@ -120,12 +121,12 @@ impl LaneEntry {
         &self.lanes
     }
 
-    /// The room that it holds.
+    /// Journal room of the lanes.
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// Takes the room that it holds.
+    /// Takes the journal room of the lanes.
     pub fn take_room(&mut self) -> usize {
         std::mem::take(&mut self.room)
     }
@@ -134,7 +135,8 @@ impl LaneEntry {
         self.room = room;
     }
 
-    /// Whether nobody has added to the lanes since the last look; the first one after they were opened sees too little to tell.
+    /// Returns true if no add came since the last visit. The first visit after an opening always
+    /// returns false.
     pub fn check_unused(&mut self) -> bool {
         let total = self.lanes.total();
         self.last_total.replace(total) == Some(total)

@@ -3,13 +3,14 @@ use std::sync::{Barrier, Mutex, MutexGuard, TryLockError};
 
 use super::*;
 
-/// About 20 µs: more than an add takes that has to wait for a lock, less than a thread waits for its turn on a core.
+/// About 20 µs: longer than an add that waits for a lock, shorter than a thread's wait for a core.
 const SPINS_MAX: usize = 2_000;
 
-/// Looks at lanes while all cores add to them, at most; every other one closes them.
+/// Most visits of lanes while all cores add to them; every other visit closes them.
 const LOOKS_MAX: usize = 100_000;
 
-/// Closings after which every adder was seen to have returned: so many are enough. A barrier that is missing shows within some hundreds.
+/// Enough closings after which every adder was seen to have returned. A missing barrier shows
+/// within some hundreds.
 const CHECKS: usize = 5_000;
 #[test]
 fn a_lane_holds_what_was_added_until_it_is_taken_and_again_when_it_is_given_back() {
@@ -67,7 +68,7 @@ fn live_threads_have_different_seats_and_the_smallest_there_are() {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<std::collections::BTreeSet<_>>()
         })
     };
-    // Other tests of this process may hold some, too.
+    // Other tests of this process may hold some slots, too.
     for _ in 0..20 {
         let slots = slots(8);
         assert_eq!(slots.len(), 8);
@@ -75,14 +76,14 @@ fn live_threads_have_different_seats_and_the_smallest_there_are() {
     }
 }
 
-/// What a shard is to the lanes of one of its counters: a lock, and a value.
+/// Stands in for a shard: a lock, and the value of a counter with lanes.
 struct LaneCounter {
     lanes: LaneSet,
     value: Mutex<i64>,
 }
 
 impl LaneCounter {
-    /// Spins: a thread that is put to sleep by a lock would be away when the next closing comes.
+    /// Spins: a thread put to sleep by a lock would miss the next closing.
     fn lock(&self) -> MutexGuard<'_, i64> {
         loop {
             match self.value.try_lock() {
@@ -104,10 +105,11 @@ impl LaneCounter {
         }
     }
 
-    /// What a reader sees, or a closer.
+    /// A reader's join, or a closer's.
     fn join(&self, close: bool) -> i64 {
         let mut value = self.lock();
-        // Whoever has looked at a lane takes its line from the adder, whose next store then waits in its core while it goes on: this is where a barrier is missed.
+        // A read of the lane takes its cache line from the adder. The adder's next store then waits
+        // in its core while the adder goes on: this is where a missing barrier shows.
         self.lanes.has_pending();
         if close {
             self.lanes.close();
@@ -126,7 +128,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Keeps this thread on one core, so that it meets those on others.
+/// Pins this thread to one core, so that it meets threads on other cores.
 #[cfg(target_os = "linux")]
 fn pin(index: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -140,16 +142,18 @@ fn pin(index: usize) {
 #[cfg(not(target_os = "linux"))]
 fn pin(_: usize) {}
 
-/// How many adds of a thread have returned, on a line of its own.
+/// Number of a thread's returned adds, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct ReturnedAdds(AtomicI64);
 
-/// On the machine's own threads, where barriers matter: the scheduler's tests cannot tell what a processor does with a plain store.
+/// On real threads, where barriers matter: the scheduler's tests cannot reproduce a processor's
+/// reordering of a plain store.
 #[test]
 fn adds_on_all_cores_meet_closings_and_every_one_counts_once() {
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    // Of 16 lanes one is an adder's own, whatever seats other tests have taken; of one, most adders share another.
+    // Of 16 lanes one belongs to an adder, even if other tests hold slots; with one lane, most
+    // adders share the other.
     for (adders, lanes, rounds_max) in
         [(1, 16, LOOKS_MAX), (threads, 16, LOOKS_MAX / 50), (2 * threads, 1, LOOKS_MAX / 50)]
     {
@@ -186,13 +190,13 @@ fn adds_on_all_cores_meet_closings_and_every_one_counts_once() {
                 if round % 2 == 0 {
                     let at: Vec<i64> = returned.iter().map(each).collect();
                     let have_returned = || returned.iter().zip(&at).all(|(returned, at)| each(returned) >= at + 2);
-                    // Those that do not run at the moment are not waited for.
+                    // Threads that do not run now are not awaited.
                     let returned = (0..SPINS_MAX).any(|_| {
                         std::hint::spin_loop();
                         have_returned()
                     });
                     let _value = counter.lock();
-                    // Whoever was at it has returned: lanes that are closed hold nothing.
+                    // All adds at the closing have returned: closed lanes hold no sum.
                     if returned {
                         checked += 1;
                         assert!(

@@ -1,6 +1,7 @@
-//! Which lane a thread adds to: threads that count have numbers, no two of them the same, and the smallest there are.
+//! Assigns each adding thread its slot: a unique number, the smallest that is free.
 //!
-//! A number goes from a thread that ends to the next that begins through a lock, so all that the one has added is there for the other to go on from.
+//! A slot passes from an ending thread to a new one through a lock. So the new owner of a lane sees
+//! all adds of the earlier one.
 
 #[cfg(not(feature = "shuttle"))]
 pub use of_the_machine::thread_slot;
@@ -15,7 +16,7 @@ mod of_the_machine {
 
     use crate::sync::lock;
 
-    /// Given back by threads that have ended; all from `next` on are free, too.
+    /// Slots released by ended threads; all from `next` on are free, too.
     struct FreeSlots {
         released: BTreeSet<usize>,
         next: usize,
@@ -23,19 +24,19 @@ mod of_the_machine {
 
     static FREE: Mutex<FreeSlots> = Mutex::new(FreeSlots { released: BTreeSet::new(), next: 0 });
 
-    /// No number yet.
+    /// No slot assigned yet.
     const NONE: usize = usize::MAX;
 
-    /// A thread that is ending and has given its number back, if it had one: no lane is its own.
+    /// Slot of an ending thread that has released its own: it owns no lane.
     const ENDED: usize = usize::MAX - 1;
 
     thread_local! {
-        /// Without a destructor, so that looking at it costs a load.
+        /// Without a destructor, so that a read of it is a plain load.
         static SLOT: Cell<usize> = const { Cell::new(NONE) };
         static RELEASE: SlotRelease = const { SlotRelease(Cell::new(NONE)) };
     }
 
-    /// Gives the number back.
+    /// Releases the slot when the thread ends.
     struct SlotRelease(Cell<usize>);
 
     impl Drop for SlotRelease {
@@ -47,7 +48,7 @@ mod of_the_machine {
         }
     }
 
-    /// This thread's number.
+    /// This thread's slot.
     #[inline]
     pub fn thread_slot() -> usize {
         let slot = SLOT.get();
@@ -73,7 +74,7 @@ mod of_the_machine {
 
 #[cfg(feature = "shuttle")]
 mod of_the_scheduler {
-    /// The scheduler's threads share one of the machine's; they have numbers of their own.
+    /// The scheduler's threads share one thread of the machine, so each has its own slot.
     pub fn thread_slot() -> usize {
         usize::from(shuttle::thread::current().id())
     }

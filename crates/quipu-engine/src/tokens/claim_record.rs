@@ -1,44 +1,47 @@
-//! What a node remembers of a claim at the shared store, beside the token's answer.
+//! Encodes a node's record of its claim at the shared store, kept beside the token's reply.
 //!
-//! In: a claim that the store granted. Out: its bytes in the journal and in the ledger; the claim again, with its reply.
+//! In: a claim that the store granted. Out: its bytes in the journal and in the ledger; the claim
+//! again, with its reply.
 //!
 //! ```text
-//! incarnation u64 · attempt u64 · payload u64 · forgotten at u64, milliseconds of the store · length of the token u8 · token
+//! incarnation u64 · attempt u64 · payload u64 · forget_at u64, milliseconds of the store ·
+//! length of the token u8 · token
 //! ```
 //!
-//! A store may lose a claim that it granted. The node that applied the mutation puts the claim back, so it keeps all of it.
+//! A store may lose a claim that it granted. The node that applied the mutation puts the claim
+//! back, so it keeps the whole claim.
 
 use quipu_model::shared::claim::TOKEN_BYTES_MAX;
 use quipu_model::shared::{Claim, ClaimToken};
 use quipu_model::{Incarnation, Millis, NodeId, Writer};
 
-/// Most bytes that a record takes.
+/// Most bytes of a record.
 pub const CLAIM_RECORD_BYTES_MAX: usize = 4 * 8 + 1 + TOKEN_BYTES_MAX;
 
-/// The part of a claim that a node remembers.
+/// The part of a claim that a node keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRecord {
-    /// Which token.
+    /// The token.
     pub token: ClaimToken,
     /// The incarnation that claimed it.
     pub incarnation: Incarnation,
-    /// Which attempt of that incarnation.
+    /// The attempt of that incarnation.
     pub attempt: u64,
-    /// The digest that every node computes alike.
+    /// Digest of the mutation, the same on every node.
     pub payload: u64,
-    /// When the store forgets the claim, by the store's clock.
+    /// Time at which the store forgets the claim, by the store's clock.
     pub forget_at: Millis,
 }
 
 impl ClaimRecord {
-    /// The record of a claim.
+    /// Builds the record of a claim.
     pub fn from_claim(claim: &Claim) -> ClaimRecord {
         let Claim { token, owner, attempt, payload, forget_at, .. } = claim;
         let (token, incarnation) = (token.clone(), owner.incarnation);
         ClaimRecord { token, incarnation, attempt: *attempt, payload: *payload, forget_at: *forget_at }
     }
 
-    /// The claim of a node, with the reply that its mutation had.
+    /// Rebuilds the claim of a node, with its mutation's reply.
     pub fn to_claim(&self, node: NodeId, reply: Box<[u8]>) -> Claim {
         let ClaimRecord { token, incarnation, attempt, payload, forget_at } = self;
         let owner = Writer { node, incarnation: *incarnation };
@@ -51,12 +54,12 @@ impl ClaimRecord {
         for number in [self.incarnation.0, self.attempt, self.payload, self.forget_at.0] {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        // The bound of a token keeps it below a byte.
+        // The bound of a token keeps its length below 256.
         out.push(self.token.bytes().len() as u8);
         out.extend_from_slice(self.token.bytes());
     }
 
-    /// Takes a record; `None` if there is none.
+    /// Decodes a record; `None` if the bytes are invalid.
     pub fn decode(rest: &mut &[u8]) -> Option<ClaimRecord> {
         let (incarnation, attempt) = (Incarnation(take_u64(rest)?), take_u64(rest)?);
         let (payload, forget_at) = (take_u64(rest)?, Millis(take_u64(rest)?));
@@ -66,7 +69,7 @@ impl ClaimRecord {
         Some(ClaimRecord { token: ClaimToken::new(token).ok()?, incarnation, attempt, payload, forget_at })
     }
 
-    /// About how many bytes it takes in memory, the record itself included.
+    /// Approximate bytes in memory, the record itself included.
     pub fn bytes(&self) -> usize {
         size_of::<ClaimRecord>() + self.token.bytes().len()
     }

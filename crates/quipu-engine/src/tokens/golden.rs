@@ -1,10 +1,11 @@
-//! The bytes by which a retry is recognised after an upgrade, pinned under `testdata/`.
+//! Pins the bytes that recognise a retry after an upgrade, under `testdata/`.
 //!
-//! A journal keeps for every token its key, the digest of its commands, its outcome and its claim. A program that computes
-//! one of them differently does not recognise the retry of a client that the program before it has answered.
+//! For every token a journal keeps its key, the digest of its commands, its outcome and its claim.
+//! A program that computes one of them differently does not recognise a retry of a command that the
+//! program before it has answered.
 //!
-//! Nothing here writes the files: a failing test prints the lines that differ. The bytes of whole journals are pinned by
-//! `tests/it/golden.rs`.
+//! These tests never write the files: a failing test prints the lines that differ.
+//! `tests/it/golden.rs` pins the bytes of whole journals.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -22,8 +23,9 @@ use super::*;
 /// The secret of the directory that the pinned keys and digests belong to.
 const SEED: u64 = 0x0123_4567_89ab_cdef;
 
-/// The labels of an enum's variants, and the label of a value. A new variant does not compile until it has a label, and a
-/// label needs a line. Labels are not names of the code, which may change.
+/// Labels of an enum's variants, and a function from a value to its label. A new variant does not
+/// compile without a label, and a label needs a line. Labels are independent of the names in the
+/// code, which may change.
 macro_rules! labels {
     ($all:ident $of:ident $enum:ident: $($variant:ident $label:literal)+) => {
         const $all: &[&str] = &[$($label),+];
@@ -98,12 +100,12 @@ fn frequency_sizes() -> [FrequencySize; 2] {
     [FrequencySize::Dimensions { width: 2_000, depth: 5 }, FrequencySize::Accuracy { error, probability }]
 }
 
-/// The label of an expiry; of one that is a time, that of the time.
+/// The label of an expiry; for a time, the label of that time.
 fn timed_label(expiry: &Expiry) -> &'static str {
     if let Expiry::At(when) = expiry { when_label(when) } else { expiry_label(expiry) }
 }
 
-/// Commands, each with what distinguishes it from others of its variant.
+/// Commands, each with a label that distinguishes it within its variant.
 fn commands() -> Vec<(String, Command<'static>)> {
     let mut rows: Vec<(String, Command<'static>)> = Vec::new();
     let mut row = |label: &str, command: Command<'static>| rows.push((label.to_owned(), command));
@@ -293,7 +295,7 @@ impl GoldenFile {
         lines.map(|line| line.split_once(" = ").expect("a line is a label, `=` and values"))
     }
 
-    /// Fails with every line that differs, and with what a difference means.
+    /// Fails with every line that differs, and with the meaning of a difference.
     fn compare(&self, lines: &[(String, String)], meaning: &str) {
         let labels: BTreeSet<&str> = lines.iter().map(|(label, _)| label.as_str()).collect();
         assert_eq!(labels.len(), lines.len(), "every line has a label of its own");
@@ -320,7 +322,7 @@ impl GoldenFile {
     }
 }
 
-/// The label of a variant, and what distinguishes a value from others of it.
+/// Label of a variant, and of a value within it.
 fn labelled(variant: &str, label: &str) -> String {
     if label.is_empty() { variant.to_owned() } else { format!("{variant} {label}") }
 }

@@ -1,15 +1,21 @@
-//! Tokens: what was applied under which token, so that a retry is answered and not applied again.
+//! Remembers the mutations applied under tokens, so that a retry gets the reply and is not applied
+//! again.
 //!
-//! In: what a client calls its mutation, and the mutation. Out: new, or the answer of the first time, or why neither.
+//! In: a client's identity for a mutation, and the mutation. Out: new, or the first reply, or a
+//! refusal.
 //!
-//! A token is kept where counters are, in the shard that its hash picks, and under that shard's lock: a command with a token holds that shard beside those of its
-//! counters, so looking the token up, applying the command and remembering it are one step, and one record tells of both. All that holds for cells holds
-//! for tokens with it: a retry's answer waits for the newest record of the shard; the watermark says up to where the ledger knows the shard's tokens; a start
-//! replays what came after.
+//! A token is kept like a counter: in the shard that its hash picks, under that shard's lock. A
+//! command with a token locks that shard together with those of its counters. So the token's
+//! look-up, the command and the token's insertion are one step, and one record holds both. The
+//! rules of cells therefore hold for tokens, too:
+//! - a retry's reply waits for the newest record of the shard;
+//! - the watermark gives the position up to which the ledger has the shard's tokens;
+//! - a start replays later records.
 //!
 //! Invariants:
-//! - a token is in the record of what it did, and in no other;
-//! - one that is remembered is not forgotten before its time, and there are never more than `tokens_max`;
+//! - a token is in the record of its effect, and in no other;
+//! - a remembered token is not forgotten before its time, and there are never more than
+//!   `tokens_max`;
 //! - a token that carries its time and may have been forgotten is refused.
 //!
 //! Not here: the step itself (`turn/once`), claims on a shared store (`sharing/claim`).
@@ -30,33 +36,33 @@ pub(crate) use self::token_record::{TokenRecord, is_token_key, put_outcome, take
 use crate::options::Options;
 use crate::sync::{AtomicU64, Ordering};
 
-/// What all shards' tokens have in common.
+/// State that the tokens of all shards share.
 pub struct Tokens {
-    /// Of the hashes of tokens; the directory's secret, the same in every life.
+    /// Seed of the token hashes: the directory's secret, the same in every incarnation.
     seed: u64,
     tokens_max: u64,
     producers_max: u64,
-    /// How many are remembered.
+    /// Number of remembered tokens; then of producers.
     tokens: AtomicU64,
     producers: AtomicU64,
-    /// Every token that was applied later is remembered; of those before it, some may have been forgotten. Noted at rest, since the window may be
-    /// another later.
+    /// Every token applied later than this is remembered; earlier ones may have been forgotten.
+    /// Kept at rest, since the window may change later.
     horizon: AtomicU64,
     hits: AtomicU64,
     evictions: AtomicU64,
 }
 
-/// What is known of a token or a number.
+/// Result of the look-up of a token or a sequence number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenLookup {
-    /// It was not applied.
+    /// Not applied yet.
     New,
-    /// It was, with this answer.
+    /// Applied, with this reply.
     Repeat(quipu_model::StoredReply),
 }
 
 impl Tokens {
-    /// Of a directory, whose shards remember so many already.
+    /// Creates the state of a directory; its shards already remember `tokens` and `producers`.
     pub fn new(options: &Options, seed: u64, horizon: Millis, (tokens, producers): (u64, u64)) -> Tokens {
         Tokens {
             seed,
@@ -75,21 +81,22 @@ impl Tokens {
         TokenKey::from(xxh3_128_with_seed(&identity.key(), self.seed))
     }
 
-    /// The digest of what is to be done; `None` if it is no mutation.
+    /// Digest of a mutation; `None` if a command is no mutation.
     pub fn digest(&self, commands: &[Command<'_>]) -> Option<u64> {
         let mut bytes = Vec::with_capacity(64);
         let mutations = !commands.is_empty() && commands.iter().all(|command| append_payload(command, &mut bytes));
         mutations.then(|| xxh3_64_with_seed(&bytes, self.seed))
     }
 
-    /// Refuses a token whose time is not now.
+    /// Refuses a token with a time outside the window around now.
     pub fn check_time(&self, identity: &Identity<'_>, now: Millis, window: Duration) -> Result<(), Refusal> {
         let Some(carried) = identity.time() else { return Ok(()) };
         let too_old = || Refusal::TokenTooOld { window_millis: millis(window) };
         match token_age(carried, now, window) {
             TokenAge::FromFuture => Err(Refusal::TokenFromFuture),
             TokenAge::TooOld => Err(too_old()),
-            // Applied a little ahead of its time, it would have been forgotten; only with a longer window than there was before.
+            // A token applied slightly ahead of its time may be forgotten already, if the window
+            // was shorter before.
             TokenAge::Fresh if carried.0 <= self.horizon.load(Ordering::Acquire).saturating_add(ahead_max_millis()) => {
                 Err(too_old())
             }
@@ -97,7 +104,8 @@ impl Tokens {
         }
     }
 
-    /// Refuses a token whose time is not now, by the clock of the shared store. `now` is this node's time at that moment.
+    /// Refuses a token with a time outside the window, by the clock of the shared store. `now` is
+    /// this node's time at that moment.
     pub fn check_store_time(
         &self,
         identity: &Identity<'_>,
@@ -108,7 +116,8 @@ impl Tokens {
         match token_age(carried, at, window) {
             TokenAge::FromFuture => Err(Refusal::TokenFromFuture),
             TokenAge::TooOld => Err(Refusal::TokenTooOld { window_millis: millis(window) }),
-            // This node may have forgotten it, where the window was shorter. Its horizon is a time of its own clock.
+            // This node may have forgotten it, if the window was shorter. The horizon is a time of
+            // this node's own clock.
             TokenAge::Fresh => {
                 let horizon = self.horizon.load(Ordering::Acquire).saturating_add(ahead_max_millis());
                 let carried_here = i128::from(carried.0) + i128::from(now.0) - i128::from(at.0);
@@ -120,7 +129,8 @@ impl Tokens {
         }
     }
 
-    /// What is known of a token or a number, in its shard's book, where tokens are remembered for so long.
+    /// Checks a token's time, then looks up the token or sequence number in its shard's index.
+    /// `window`: time for which tokens are remembered.
     pub fn check_and_find(
         &self,
         index: &TokenIndex,
@@ -133,7 +143,7 @@ impl Tokens {
         self.find(index, identity, (key, digest), now, window)
     }
 
-    /// The same, without a look at the time that a token carries.
+    /// Like `check_and_find`, without the check of the token's time.
     pub fn find(
         &self,
         index: &TokenIndex,
@@ -164,7 +174,8 @@ impl Tokens {
         }
     }
 
-    /// Takes a place for one more, where the book has none for it; it is given back by [`Tokens::unreserve`] if it is not used.
+    /// Reserves a slot for one more identity, unless the index has it already.
+    /// [`Tokens::unreserve`] returns an unused slot.
     pub fn reserve(&self, index: &TokenIndex, identity: &Identity<'_>, key: TokenKey) -> Result<bool, Refusal> {
         let (known, count, most) = match identity.item() {
             IdentityItem::Token(_) => (index.token(key).is_some(), &self.tokens, self.tokens_max),
@@ -183,36 +194,37 @@ impl Tokens {
         })
     }
 
-    /// A place was not used.
+    /// Returns an unused slot.
     pub fn unreserve(&self, identity: &Identity<'_>) {
         let count = if let IdentityItem::Token(_) = identity.item() { &self.tokens } else { &self.producers };
         count.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A retry was answered.
+    /// Counts a retry that got its reply.
     pub fn record_hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tokens have left a book because their time was over.
+    /// Counts tokens that left an index after their window.
     pub fn record_evictions(&self, count: u64) {
         self.tokens.fetch_sub(count, Ordering::AcqRel);
         self.evictions.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Tokens that were applied up to then may leave from here on, where the longest window is this one.
+    /// Raises the horizon: tokens applied up to it may be forgotten. `window_max` is the longest
+    /// window in force.
     pub fn raise_horizon(&self, now: Millis, window_max: Duration) -> Millis {
         let cutoff = Millis(now.0.saturating_sub(millis(window_max)).saturating_sub(ahead_max_millis()));
         Millis(self.horizon.fetch_max(cutoff.0, Ordering::AcqRel).max(cutoff.0))
     }
 
-    /// The engine's time was put back to `now`. Tokens may have been forgotten by the time before; those that carry a time after
-    /// `now` were not. Returns the horizon.
+    /// Lowers the horizon after the engine's time was put back to `now`. Tokens may have been
+    /// forgotten by the earlier time, except those with a time after `now`. Returns the horizon.
     pub fn lower_horizon(&self, now: Millis) -> Millis {
         Millis(self.horizon.fetch_min(now.0, Ordering::AcqRel).min(now.0))
     }
 
-    /// How many tokens and producers are remembered, how many tokens may be, and how many retries were answered and tokens forgotten since the start.
+    /// Returns the statistics of tokens.
     pub fn stats(&self) -> TokenStats {
         TokenStats {
             tokens: self.tokens.load(Ordering::Relaxed),
@@ -224,18 +236,18 @@ impl Tokens {
     }
 }
 
-/// Figures of tokens.
+/// Statistics of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TokenStats {
-    /// Tokens that are remembered.
+    /// Remembered tokens.
     pub tokens: u64,
-    /// How many may be.
+    /// Most tokens remembered.
     pub tokens_max: u64,
-    /// Producers of sequences that are remembered.
+    /// Remembered producers of sequences.
     pub producers: u64,
-    /// Retries that were answered and not applied, since the start.
+    /// Retries that got the first reply and were not applied, since the start.
     pub hits: u64,
-    /// Tokens that were forgotten after their window, since the start.
+    /// Tokens forgotten after their window, since the start.
     pub evictions: u64,
 }
 

@@ -16,7 +16,7 @@ const WINDOW: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 const NOW: Millis = Millis(1_780_000_000_000);
 
-/// Of two tokens one has a claim.
+/// Every second token has a claim.
 fn claim(number: u64, other: u64) -> Option<Box<ClaimRecord>> {
     let token = quipu_model::shared::ClaimToken::new(&number.to_le_bytes()[..(other % 9) as usize]).unwrap();
     let (incarnation, forget_at) = (quipu_model::Incarnation(other), Millis(number));
@@ -86,7 +86,7 @@ fn one_token_too_many_is_refused_and_the_others_stay() {
 
 #[test]
 fn what_may_have_been_forgotten_is_refused_also_with_a_longer_window() {
-    // Another life has forgotten, with a shorter window, what was applied up to an hour ago.
+    // Another incarnation, with a shorter window, has forgotten tokens applied up to an hour ago.
     let tokens = Tokens::new(&Options::new("nowhere"), 7, Millis(NOW.0 - 3_600_000), (0, 0));
     let carries = |before: u64| format!("{}-x", NOW.0 - before);
     let check = |before| tokens.check_time(&token(carries(before).as_bytes()), NOW, DAY);

@@ -1,13 +1,14 @@
-//! The tokens of one shard.
+//! Indexes the tokens of one shard.
 //!
-//! In: what was applied under a token or a number. Out: that again; notes for the ledger.
+//! In: mutations applied under a token or a sequence number. Out: the same on look-up; auxiliary
+//! records for the ledger.
 //!
-//! One map, looked into once however many hours a window has. Tokens leave it together: a seal collects those whose time is over, and lets them go when
-//! the ledger has, too.
+//! One map takes one look-up, regardless of the window's length. Tokens leave it together: a seal
+//! collects the expired ones, and removes them once the ledger has, too.
 //!
 //! Invariants:
-//! - what the ledger does not know, or not as it is, is in `dirty` or `sealing`;
-//! - a token leaves after the ledger was told that it is gone, and not if it was applied anew since.
+//! - an entry that the ledger lacks, or has in an older state, is in `dirty` or `sealing`;
+//! - a token leaves after the ledger has removed it, and only if it was not applied anew since.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,7 +18,8 @@ use quipu_model::{AuxRecord, Millis, StoredReply};
 use super::ClaimRecord;
 use super::token_record::TokenRecord;
 
-/// The hash of a token, or of a producer: 128 bits with a secret seed, so that nobody can choose two that collide.
+/// Hash of a token, or of a producer: 128 bits with a secret seed, so that clients cannot choose
+/// two that collide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenKey([u64; 2]);
 
@@ -28,30 +30,30 @@ impl From<u128> for TokenKey {
 }
 
 impl TokenKey {
-    /// What picks its shard, as the hash of a name does.
+    /// The part that picks the shard, as the hash of a name does.
     pub fn hash(self) -> u64 {
         self.0[0]
     }
 
-    /// As bytes, in the order of the keys.
+    /// Encodes the key, in key order.
     pub fn bytes(self) -> [u8; 16] {
         ((u128::from(self.0[0]) << 64) | u128::from(self.0[1])).to_be_bytes()
     }
 
-    /// From bytes.
+    /// Decodes a key.
     pub fn from_bytes(bytes: [u8; 16]) -> TokenKey {
         TokenKey::from(u128::from_be_bytes(bytes))
     }
 }
 
 impl std::hash::Hash for TokenKey {
-    /// Its second half, which the shard does not have in common.
+    /// Hashes the second half: the first one is partly common to the shard.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.0[1]);
     }
 }
 
-/// A hash need not be hashed again.
+/// A hasher that passes a hash through.
 #[derive(Default)]
 pub struct IdentityHasher(u64);
 
@@ -73,21 +75,21 @@ impl Hasher for IdentityHasher {
 
 type TokenKeyMap<T> = HashMap<TokenKey, T, BuildHasherDefault<IdentityHasher>>;
 
-/// What was applied under a token.
+/// A mutation applied under a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedToken {
-    /// When: the time of its record.
+    /// Time of its record.
     pub at: Millis,
-    /// Of what was to be done.
+    /// Digest of the mutation.
     pub digest: u64,
-    /// What was answered.
+    /// The stored reply.
     pub outcome: StoredReply,
     /// The claim at the shared store under which it was applied.
     pub claim: Option<Box<ClaimRecord>>,
 }
 
 impl AppliedToken {
-    /// About how many bytes it takes beside itself.
+    /// Approximate bytes on the heap.
     fn heap_bytes(&self) -> usize {
         self.outcome.heap_bytes() + self.claim.as_ref().map_or(0, |claim| claim.bytes())
     }
@@ -96,11 +98,11 @@ impl AppliedToken {
 /// The last mutation of a producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastSequence {
-    /// Its number.
+    /// Its sequence number.
     pub number: u64,
-    /// Of what was to be done.
+    /// Digest of the mutation.
     pub digest: u64,
-    /// What was answered.
+    /// The stored reply.
     pub outcome: StoredReply,
 }
 
@@ -109,13 +111,13 @@ pub struct LastSequence {
 pub struct TokenIndex {
     tokens: TokenKeyMap<AppliedToken>,
     producers: TokenKeyMap<LastSequence>,
-    /// What the ledger does not know.
+    /// Keys that the ledger lacks.
     dirty: Vec<DirtyKey>,
-    /// What was collected for it, until that is sealed.
+    /// Keys collected for the ledger, until they are sealed.
     sealing: Vec<DirtyKey>,
-    /// Tokens that were applied up to then leave when what was collected is sealed.
+    /// Tokens applied up to this time leave when the collected ones are sealed.
     sealing_horizon: Option<Millis>,
-    /// What answers take outside the maps.
+    /// Bytes of replies outside the maps.
     reply_bytes: usize,
 }
 
@@ -126,57 +128,57 @@ enum DirtyKey {
 }
 
 impl TokenIndex {
-    /// What was applied under a token.
+    /// Looks up a token.
     pub fn token(&self, key: TokenKey) -> Option<&AppliedToken> {
         self.tokens.get(&key)
     }
 
-    /// All tokens that were applied under a claim at the shared store, and when.
+    /// All tokens applied under a claim at the shared store, with their times.
     pub fn claimed_tokens(&self) -> impl Iterator<Item = (Millis, TokenKey)> {
         let claimed = self.tokens.iter().filter(|(_, applied)| applied.claim.is_some());
         claimed.map(|(key, applied)| (applied.at, *key))
     }
 
-    /// What a producer has done last.
+    /// Looks up the last mutation of a producer.
     pub fn producer(&self, key: TokenKey) -> Option<&LastSequence> {
         self.producers.get(&key)
     }
 
-    /// Remembers what was applied under a token.
+    /// Inserts a token.
     pub fn insert_token(&mut self, key: TokenKey, applied: AppliedToken) {
         self.load_token(key, applied);
         self.dirty.push(DirtyKey::Token(key));
     }
 
-    /// Remembers what a producer has done last.
+    /// Sets the last mutation of a producer.
     pub fn advance_producer(&mut self, key: TokenKey, last: LastSequence) {
         self.load_producer(key, last);
-        // A producer that goes on and on is one note all the same.
+        // Consecutive mutations of one producer are one record.
         if self.dirty.last() != Some(&DirtyKey::Producer(key)) {
             self.dirty.push(DirtyKey::Producer(key));
         }
     }
 
-    /// Takes what the ledger knows of a token.
+    /// Loads a token from the ledger.
     pub fn load_token(&mut self, key: TokenKey, applied: AppliedToken) {
         self.reply_bytes += applied.heap_bytes();
         let before = self.tokens.insert(key, applied);
         self.reply_bytes -= before.map_or(0, |before| before.heap_bytes());
     }
 
-    /// Takes what the ledger knows of a producer.
+    /// Loads a producer from the ledger.
     pub fn load_producer(&mut self, key: TokenKey, last: LastSequence) {
         self.reply_bytes += last.outcome.heap_bytes();
         let before = self.producers.insert(key, last);
         self.reply_bytes -= before.map_or(0, |before| before.outcome.heap_bytes());
     }
 
-    /// How many tokens and producers there are.
+    /// Numbers of tokens and producers.
     pub fn counts(&self) -> (u64, u64) {
         (self.tokens.len() as u64, self.producers.len() as u64)
     }
 
-    /// About how many bytes they take.
+    /// Approximate bytes in memory.
     pub fn bytes(&self) -> usize {
         let dirty = self.dirty.capacity() + self.sealing.capacity();
         self.tokens.capacity() * (size_of::<(TokenKey, AppliedToken)>() + 1)
@@ -185,9 +187,10 @@ impl TokenIndex {
             + self.reply_bytes
     }
 
-    // ---- seal -------------------------------------------------------------------------------------------------------------------
+    // ---- seal ----
 
-    /// What the ledger does not know, in no order; and of tokens that were applied up to `horizon`, that they are gone.
+    /// Collects the changes that the ledger lacks, unordered, and removals of tokens applied up to
+    /// `horizon`.
     pub fn collect(&mut self, horizon: Millis, out: &mut Vec<AuxRecord>) {
         self.sealing.append(&mut self.dirty);
         self.sealing.sort_unstable();
@@ -210,18 +213,18 @@ impl TokenIndex {
         self.sealing_horizon = (out.len() > before).then_some(horizon);
     }
 
-    /// How many of them the ledger does not know, those it is to forget left out.
+    /// Number of changes that the ledger lacks, without removals.
     pub fn unsealed_count(&self) -> usize {
         self.dirty.len() + self.sealing.len()
     }
 
-    /// What was collected did not reach the ledger.
+    /// Returns the collected changes: they did not reach the ledger.
     pub fn undo_collect(&mut self) {
         self.dirty.append(&mut self.sealing);
         self.sealing_horizon = None;
     }
 
-    /// What was collected is sealed: tokens whose time is over leave. Returns how many.
+    /// Removes expired tokens after a seal; returns their number.
     pub fn finish_seal(&mut self) -> u64 {
         self.sealing = Vec::new();
         let Some(horizon) = self.sealing_horizon.take() else { return 0 };
@@ -238,7 +241,7 @@ impl TokenIndex {
         (before - self.tokens.len()) as u64
     }
 
-    /// Everything that is remembered, in no order: what outlives a deletion of all counters.
+    /// Collects all tokens and producers, unordered: they outlive a deletion of all counters.
     pub fn collect_all(&self, out: &mut Vec<AuxRecord>) {
         out.extend(self.tokens.iter().map(|(key, applied)| TokenRecord::Token(*key, applied.clone()).to_aux_record()));
         out.extend(self.producers.iter().map(|(key, last)| TokenRecord::Producer(*key, last.clone()).to_aux_record()));

@@ -1,18 +1,19 @@
-//! Tokens at rest: the bytes of their notes in the ledger, and of outcomes there and in the journal.
+//! Encodes tokens at rest: their auxiliary records in the ledger, and outcomes there and in the
+//! journal.
 //!
 //! ```text
-//! note of a token      key  1, hash (16 bytes)   value  applied at u64, digest u64, outcome; then its claim, if it has one
-//! note of a producer   key  2, hash (16 bytes)   value  number     u64, digest u64, outcome
-//! note of the horizon  key  3                    value  u64, Unix milliseconds
-//! keys that begin with 4 are of `namespaces`
-//!
-//! keys that begin with 5 are of `sketches`
+//! record of a token      key  1, hash (16 bytes)
+//!                        value  applied at u64, digest u64, outcome; then its claim, if it has one
+//! record of a producer   key  2, hash (16 bytes)   value  number u64, digest u64, outcome
+//! record of the horizon  key  3                    value  u64, Unix milliseconds
+//! keys that begin with 4 belong to `namespaces`
+//! keys that begin with 5 belong to `sketches`
 //!
 //! outcome  a byte, then numbers, i64 each
 //!   0 OK · 1 nil · 2 integer, one number · 3 value, one number · 4 no value · 5 pair, two numbers
 //!   6 bytes: u32 length, bytes
-//!   7 integers: u32 how many, numbers
-//!   8 items: u32 how many, then of each u32 length and bytes; a length of all ones: there is none
+//!   7 integers: u32 count, numbers
+//!   8 items: u32 count, then per item u32 length and bytes; a length of all ones: no item
 //! ```
 //!
 //! All numbers are little-endian.
@@ -25,22 +26,22 @@ const TOKEN: u8 = 1;
 const PRODUCER: u8 = 2;
 const HORIZON: u8 = 3;
 
-/// Where an item is missing.
+/// Length that marks a missing item.
 const NO_ITEM: u32 = u32::MAX;
 
-/// What a note says.
+/// An auxiliary record about tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenRecord {
-    /// What was applied under a token.
+    /// A mutation applied under a token.
     Token(TokenKey, AppliedToken),
-    /// What a producer has done last.
+    /// The last mutation of a producer.
     Producer(TokenKey, LastSequence),
-    /// Tokens that were applied up to then may have been forgotten.
+    /// Tokens applied up to this time may have been forgotten.
     Horizon(Millis),
 }
 
 impl TokenRecord {
-    /// As a note.
+    /// Encodes the record.
     pub fn to_aux_record(&self) -> AuxRecord {
         let mut value = Vec::with_capacity(25);
         let mut put = |first: u64, digest: u64, outcome: &StoredReply| {
@@ -66,12 +67,12 @@ impl TokenRecord {
         AuxRecord { key, value: Some(value.into()) }
     }
 
-    /// The note that a token is gone.
+    /// The removal of a token's record.
     pub fn removal(key: TokenKey) -> AuxRecord {
         AuxRecord { key: record_key(TOKEN, key), value: None }
     }
 
-    /// From key and value; `None` if they make no sense.
+    /// Decodes key and value; `None` if they are invalid.
     pub fn decode(key: &[u8], value: &[u8]) -> Option<TokenRecord> {
         let (&kind, key) = key.split_first()?;
         let mut rest = value;
@@ -94,7 +95,7 @@ impl TokenRecord {
     }
 }
 
-/// Whether a key is of a token.
+/// Returns true for the key of a token.
 pub fn is_token_key(key: &[u8]) -> bool {
     key.first() == Some(&TOKEN)
 }
@@ -155,7 +156,7 @@ fn put_listed(out: &mut Vec<u8>, listed: &StoredList) {
     }
 }
 
-/// Takes an outcome; `None` if there is none.
+/// Decodes an outcome; `None` if the bytes are invalid.
 pub fn take_outcome(rest: &mut &[u8]) -> Option<StoredReply> {
     let (&kind, left) = rest.split_first()?;
     *rest = left;
@@ -176,7 +177,7 @@ pub fn take_outcome(rest: &mut &[u8]) -> Option<StoredReply> {
 
 fn take_listed(kind: u8, rest: &mut &[u8]) -> Option<StoredList> {
     let count = take_u32(rest)? as usize;
-    // Memory is taken for what is there, never for what is announced.
+    // The capacity follows the bytes present, never the announced count.
     Some(match kind {
         6 => StoredList::Bytes(take_bytes(rest, count)?.into()),
         7 => {

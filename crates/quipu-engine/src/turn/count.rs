@@ -1,12 +1,14 @@
-//! Adds that return no value: into a lane while the counter's lanes are open, the ordinary way while they are not.
+//! Adds without returning a value: into a lane while the counter's lanes are open, else by the
+//! general path.
 //!
-//! In: a counter's split. Out: counted, or refused; nothing that anyone would wait for.
+//! In: the lanes of a counter. Out: counted or refused; the caller waits for nothing.
 //!
-//! A counter that is added to often is split: its lanes are opened by the add that finds it so. A look in every window joins what they hold, and
-//! closes them once nobody has added since the last one. How often, not whether the lock was found taken: a thread alone gains as much by not taking
-//! it, and threads that meet there come often.
+//! A counter with frequent adds is split: the add that reaches the rate opens its lanes. A visit in
+//! every window joins the lanes, and closes them if no add came since the last visit. The criterion
+//! is the rate of adds, not lock contention. A single thread gains as much from avoiding the lock,
+//! and contending threads add often anyway.
 //!
-//! Not here: the lanes (`split`), joining (`apply/join_lanes`).
+//! Not here: the lanes (`split`), joining (`apply/join`).
 
 use quipu_model::{Command, Durability, Name, Refusal, Reply};
 
@@ -20,30 +22,31 @@ use crate::journal::format::{ENTRY_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
 use crate::load::Load;
 use crate::split::{LaneAdd, LaneSet, fits_lanes};
 
-/// What became of an add that returns no value.
+/// Outcome of an add that returns no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddOutcome {
     /// It counts.
     Added,
-    /// It does not, and will not.
+    /// It does not count, now or later.
     Refused(Refusal),
-    /// It counts once or not at all: its lane was closed in the middle of it, and what it held could not be joined.
+    /// It counts once or not at all: its lane was closed during the add, and the lane's sum could
+    /// not be joined.
     Unknown,
 }
 
-/// Why a split is looked at.
+/// Purpose of a visit to lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LaneVisit {
-    /// To join what its lanes hold.
+    /// Joins the lanes.
     Join,
-    /// And to close them if nobody has added since this was last done.
+    /// Joins the lanes, and closes them if no add came since the last visit of this kind.
     CloseIdle,
-    /// And to close them.
+    /// Joins and closes the lanes.
     Close,
 }
 
 impl Turn<'_> {
-    /// Adds and tells nobody the value. [`Turn::flush`] says when it is durable.
+    /// Adds without returning the value. [`Turn::flush`] waits for its durability.
     pub fn count(&mut self, handle: &Handle, delta: i64) -> Result<AddOutcome, Load> {
         let lanes = handle.lanes();
         match lanes.add(delta) {
@@ -57,7 +60,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Makes the replies of this turn wait until all that was counted so far is as durable as the namespace asks. Refused if it could not be written down.
+    /// Makes the replies of this turn wait until all earlier counts are as durable as the namespace
+    /// asks. Refused if they could not be journaled.
     pub fn flush(&mut self, handle: &Handle) -> Result<Result<(), Refusal>, Load> {
         let lanes = handle.lanes();
         let name = lanes.name();
@@ -66,12 +70,12 @@ impl Turn<'_> {
         if self.shard_of_lanes(lanes).lanes.is_live(name.bytes()) {
             self.check_resident(name, shard, false)?;
         }
-        // What took the ordinary way is in the newest record of the shard, or before it.
+        // Adds by the general path are in the shard's newest record or an earlier one.
         self.run_durability = self.run_durability.max(durability);
         Ok(self.with_run(None, has_room, |run| run.join_lanes(lanes.hash(), name, LaneUse::KeepOpen)))
     }
 
-    /// Adds the ordinary way, and opens the lanes if it was taken often lately.
+    /// Adds by the general path, and opens the lanes if that path was taken often lately.
     pub(crate) fn count_without_lanes(&mut self, lanes: &LaneSet, delta: i64) -> Result<AddOutcome, Load> {
         match self.run(&Command::Add { name: lanes.name(), delta, shard_key: None })? {
             Reply::Refused(refusal) => Ok(AddOutcome::Refused(refusal)),
@@ -84,23 +88,23 @@ impl Turn<'_> {
         }
     }
 
-    /// Joins lanes of which one holds a lot. If that is refused it stays where it is; it counts.
+    /// Joins lanes after one has become full. If refused, the sum stays in the lanes and counts.
     pub(crate) fn join_full(&mut self, lanes: &LaneSet) {
         let (_, has_room) = self.lock_for_join(lanes.name(), || true);
         let _ = self.with_run(None, has_room, |run| run.join_lanes(lanes.hash(), lanes.name(), LaneUse::KeepOpen));
     }
 
-    /// Joins what an add has left in a lane that was closed in the middle of it; false if that is refused, or the counter is at rest: then it is
-    /// tried again by whoever looks next.
+    /// Joins the sum of an add during which its lane was closed. False if the join is refused or
+    /// the counter is not resident: then the next visit tries again.
     pub(crate) fn join_late(&mut self, lanes: &LaneSet) -> bool {
         let (hash, name) = (lanes.hash(), lanes.name());
         let (shard, has_room) = self.lock_for_join(name, || true);
         if !lanes.has_pending() {
-            // Whoever closed it has joined it, or another one who was late.
+            // The closing thread has joined it, or another late add has.
             return true;
         }
         if self.engine.is_closed() {
-            // After its last look nobody joins any more.
+            // After the close's last visit no thread joins any more.
             return false;
         }
         self.shard_of_lanes(lanes).lanes.mark_live(lanes);
@@ -108,8 +112,8 @@ impl Turn<'_> {
             && self.with_run(None, has_room, |run| run.join_lanes(hash, name, LaneUse::KeepOpen)).is_ok()
     }
 
-    /// Joins what lanes hold, closes them if they are to be closed, and lets the split go if nobody has a handle of it any more. False if the counter
-    /// is at rest: there is something to join once it was brought back.
+    /// Joins the lanes, closes them if due, and removes them if no handle is left. False if the
+    /// counter is not resident: the caller loads it and visits again.
     pub(crate) fn visit_lanes(&mut self, lanes: &LaneSet, visit: LaneVisit) -> bool {
         let (hash, name) = (lanes.hash(), lanes.name());
         let (shard, has_room) = self.lock_for_join(name, || false);
@@ -122,7 +126,7 @@ impl Turn<'_> {
             }
             self.run_commands += 1;
             let lane_use = if closing { LaneUse::Close } else { LaneUse::KeepOpen };
-            // Refused, they hold it still, for the next look.
+            // If refused, the lanes keep their sum for the next visit.
             let _ = self.with_run(None, has_room, |run| run.join_lanes(hash, name, lane_use));
         }
         if lanes.has_no_handles() && !lanes.is_live() {
@@ -138,16 +142,16 @@ impl Turn<'_> {
         lanes.reset_recent_adds();
         let shard = self.locks.as_mut().expect("the run is open").shard(engine.table.shard_of(lanes.hash()));
         let Residency::Present(cell) = shard.find(lanes.hash(), name.bytes()) else { return };
-        // Under the lock: a close that has begun looks at every split after this.
+        // Under the lock: a close that has begun visits all lanes after this.
         if cell.expires_at.is_some() || !fits_lanes(cell.value) || engine.is_closed() {
             return;
         }
         let policy = self.policies.policy(name);
-        // What is sampled is so add by add, and a lane would take decrements.
+        // Sampling decides add by add, and a lane would accept decrements.
         if policy.sampling.is_some_and(|sampling| sampling.refuses_exactness(Some(cell.epoch))) {
             return;
         }
-        // Nobody asks the store for what is laid into a lane.
+        // An add to a lane cannot check the store's availability.
         if engine.shared.is_some() && !policy.share.fail_mode.adds() {
             return;
         }
@@ -161,12 +165,12 @@ impl Turn<'_> {
         step!("split");
     }
 
-    /// Most bytes that the record of a join takes.
+    /// Most bytes of a join's record.
     fn join_bytes_max(&self, name: Name<'_>) -> usize {
         RECORD_OVERHEAD_BYTES_MAX + ENTRY_BYTES_MAX + name.bytes().len() + self.own_bytes_max()
     }
 
-    /// Holds the shard of a counter whose lanes are to be joined; it, and whether there is room for that.
+    /// Locks the shard of a counter for a join; returns the shard, and whether there is room.
     fn lock_for_join(&mut self, name: Name<'_>, wanted: impl Fn() -> bool) -> (usize, bool) {
         loop {
             let shard = self.continue_or_end_run(name);
@@ -177,7 +181,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether there is room to write down what lanes hold, beside what they hold of it themselves; prepared for it, if it is wanted so much.
+    /// Returns true if there is room to journal the lanes' sum, beyond the room that the lanes
+    /// hold. If `wanted`, the journal may extend the disk for it.
     fn has_room(&mut self, name: Name<'_>, wanted: bool) -> bool {
         let journaled = self.policies.durability(name) > Durability::Memory;
         let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max());

@@ -1,4 +1,4 @@
-//! A dump: all of a counter, as bytes that can be decoded elsewhere.
+//! Dumps a whole counter as bytes that another engine can decode.
 //!
 //! In: a name. Out: the value of a count, or the body of a sketch with its panes.
 
@@ -7,11 +7,12 @@ use quipu_model::{Dump, DumpContent, Freshness, Name, Refusal};
 use super::Turn;
 use crate::load::Load;
 
-/// Why a sketch over time with many large panes is not dumped.
+/// Refusal of a sketch over time with many large panes.
 const TOO_LARGE: &str = "the panes of this sketch have more than 16 MiB, the most that a dump may have";
 
 impl Turn<'_> {
-    /// Dumps a counter; none if there is none. `Err`: it is at rest, or not known well enough, and can be dumped once that is loaded.
+    /// Dumps a counter; `None` if it does not exist. `Err`: it is not resident, or its row is too
+    /// old; it can be dumped after the load.
     pub fn dump(&mut self, name: Name<'_>) -> Result<Result<Option<Dump>, Refusal>, Load> {
         let cell = match self.read(name, Freshness::Usual)? {
             Ok((Some(cell), _)) => cell,

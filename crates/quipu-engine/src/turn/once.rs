@@ -1,15 +1,18 @@
-//! A mutation with a token: applied once, answered as often as it is asked for.
+//! Applies a mutation with a token once, and answers every retry.
 //!
-//! In: an identity and a mutation. Out: its reply, the first one's if it is a retry; what must be durable before it may leave.
+//! In: an identity and a mutation. Out: its reply, for a retry the first one's; and the journal
+//! position that the reply waits for.
 //!
-//! The shard of the token is held beside those of the counters from the look-up to the end of the run, so of two turns with the same token one applies and the other finds
-//! it applied. Both wait for the newest record of that shard, which is that of the effect or comes after it. The token and its effect are one record: after a crash both
-//! are there, or neither is. So a counter in memory mode is journaled when it is changed under a token; nobody waits for that.
+//! The turn holds the token's shard beside the counters' shards, from the look-up to the end of the
+//! run. So of two turns with the same token one applies, and the other finds the token applied.
+//! Both wait for the newest record of that shard, which is the effect's record or a later one. The
+//! token and its effect are one record: a crash keeps both or neither. So a counter in memory mode
+//! is journaled when it is changed under a token; no reply waits for that.
 //!
 //! Invariants:
-//! - what was refused is not remembered: nothing was applied;
-//! - a retry is answered also where nothing can be written;
-//! - who is told that something was applied, by its reply or by a refusal, is told after that is durable.
+//! - a refused mutation is not remembered: nothing was applied;
+//! - a retry is answered even when no write is possible;
+//! - a reply or a refusal that reveals an applied mutation leaves after that mutation is durable.
 
 use std::time::Duration;
 
@@ -33,22 +36,23 @@ struct Mutation<'m, 'a> {
     identity: &'m Identity<'a>,
     commands: &'m [Command<'a>],
     key: TokenKey,
-    /// The shard that the token is kept in.
+    /// The shard that holds the token.
     shard: usize,
     digest: u64,
-    /// What its reply waits for.
+    /// Durability that the reply waits for.
     durability: Durability,
-    /// How long it is remembered.
+    /// How long the token is remembered.
     window: Duration,
-    /// Whether the shared store judges its time.
+    /// The shared store judges the token's time.
     is_shared: bool,
     /// The claim at the shared store under which it is applied.
     claim: Option<&'m ClaimRecord>,
 }
 
 impl<'e> Turn<'e> {
-    /// Admits and applies one mutation, or several plain sets as one (replies `Ok`), under a token, unless that was done before. `Err`: counters are at rest, or a
-    /// shared store has to be asked; nothing was applied.
+    /// Admits and applies one mutation, or several plain sets as one (replies `Ok`), under a token,
+    /// unless it was applied before. `Err`: counters are not resident, or the shared store must
+    /// claim the token; nothing was applied.
     pub fn run_once(&mut self, identity: &Identity<'_>, commands: &[Command<'_>]) -> Result<Reply, Load> {
         let result = match self.engine.shared {
             Some(_) => Err(self.request_claim(identity, commands)),
@@ -57,8 +61,9 @@ impl<'e> Turn<'e> {
         reply_or_load(result)
     }
 
-    /// Applies one mutation whose token was claimed at the shared store, and remembers the claim in the record of the effect. A mutation that
-    /// this node has applied before is answered.
+    /// Applies a mutation after the shared store has claimed its token. The record of the effect
+    /// includes the claim. If this node has applied the mutation before, the earlier reply is
+    /// returned.
     pub(crate) fn run_claimed(
         &mut self,
         identity: &Identity<'_>,
@@ -71,7 +76,8 @@ impl<'e> Turn<'e> {
         reply_or_load(self.try_once(identity, std::slice::from_ref(command), Some(claim)))
     }
 
-    /// The reply of a mutation that this node has applied on a shared store, or its refusal if the token was used for another one.
+    /// Returns the reply of a mutation that this node has applied on a shared store. A token used
+    /// for another mutation is refused.
     pub(crate) fn find_applied(&mut self, identity: &Identity<'_>, command: &Command<'_>) -> Option<Reply> {
         self.end_run();
         let commands = std::slice::from_ref(command);
@@ -110,7 +116,8 @@ impl<'e> Turn<'e> {
         Ok(Mutation { identity, commands, key, shard, digest, durability, window, is_shared, claim })
     }
 
-    /// `None` if other policies came in force meanwhile, or bodies of sketches were found to need more room: then nothing was applied.
+    /// `None` if the policies changed meanwhile, or sketch bodies need more room: then nothing was
+    /// applied.
     fn attempt_once(
         &mut self,
         identity: &Identity<'_>,
@@ -122,7 +129,7 @@ impl<'e> Turn<'e> {
         let engine = self.engine;
         let mutation = self.build_mutation(identity, commands, claim)?;
         let shard = mutation.shard;
-        // A retry needs no room, and no counters either.
+        // A retry needs no room and no counters.
         if let Err(known_reply) = self.check_token(ShardLocks::lock_one(&engine.table, shard), &mutation) {
             return Ok(Some(known_reply));
         }
@@ -141,7 +148,7 @@ impl<'e> Turn<'e> {
             return Err(Refusal::NoRoom { reason }.into());
         }
         self.admit(bytes, true, true)?;
-        // Somebody else may have come first.
+        // Another turn may have applied it meanwhile.
         let locks = ShardLocks::lock_sorted(&engine.table, shards);
         if !self.policies_unchanged() || self.needs_more_room(&locks, commands, bodies_bytes) {
             self.run_room_max = 0;
@@ -153,7 +160,7 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// How long a mutation is remembered: as the namespace of its counter says, or of several counters the one that says longest.
+    /// The token window of the counter's namespace; of several counters, the longest.
     fn token_window(&self, commands: &[Command<'_>]) -> Duration {
         let window_of = |name: &Name<'_>| self.policies.policy(*name).token_window;
         let windows = commands.iter().map(|command| match command_targets(command) {
@@ -164,7 +171,7 @@ impl<'e> Turn<'e> {
         windows.max().unwrap_or_default()
     }
 
-    /// The locks back if the mutation is new; what is to be told about it if it is not.
+    /// Returns the locks if the mutation is new, otherwise the reply to it.
     fn check_token(&mut self, mut locks: ShardLocks<'e>, mutation: &Mutation<'_, '_>) -> Result<ShardLocks<'e>, Reply> {
         let tokens = &self.engine.tokens;
         let &Mutation { identity, key, digest, window, .. } = mutation;
@@ -187,11 +194,11 @@ impl<'e> Turn<'e> {
         Err(known_reply)
     }
 
-    /// Applies a new mutation and remembers it, in one record.
+    /// Applies a new mutation and records its token, in one record.
     fn apply_once(&mut self, mut locks: ShardLocks<'e>, mutation: &Mutation<'_, '_>) -> Result<Reply, NotRun> {
         let Mutation { identity, commands, key, shard, durability, .. } = *mutation;
         let engine = self.engine;
-        // Under the locks: what was admitted before the close must not come after its mark.
+        // Under the locks: a write admitted before the close must not follow its mark.
         engine.check_open()?;
         if let Some(load) = self.find_missing(&mut locks, commands) {
             return Err(NotRun::Load(load));
@@ -230,7 +237,7 @@ impl<'e> Turn<'e> {
         }
     }
 
-    /// On a shared store a token is claimed there, and only adds can be so far.
+    /// On a shared store the store claims the token; so far only adds can have one.
     fn request_claim(&self, identity: &Identity<'_>, commands: &[Command<'_>]) -> NotRun {
         if self.engine.tokens.digest(commands).filter(|_| is_all_or_nothing(commands)).is_none() {
             return Refusal::NotOnce.into();
@@ -258,7 +265,8 @@ fn reply_or_load(result: Result<Reply, NotRun>) -> Result<Reply, Load> {
     }
 }
 
-/// Whether all is applied or all is refused: one command, or several of which none is refused once there is room.
+/// Returns true if the commands are applied all or not at all: one command, or several that cannot
+/// be refused once there is room.
 fn is_all_or_nothing(commands: &[Command<'_>]) -> bool {
     let is_plain = |command: &Command<'_>| {
         let plain = (SetCondition::Always, SetExpiry::Remove, false);

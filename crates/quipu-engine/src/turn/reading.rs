@@ -1,6 +1,6 @@
-//! A reading: a counter's value, and how far to trust it.
+//! Reads a counter's value together with its accuracy.
 //!
-//! In: a name. Out: what is known of it, with what is not known said beside it.
+//! In: a name. Out: the value, its bounds, its age and its coverage.
 
 use quipu_model::{Coverage, Freshness, Kind, Name, Reading, Refusal, SamplingInfo};
 use quipu_sketch::sample::{bounds, deviation};
@@ -10,8 +10,8 @@ use crate::load::Load;
 use crate::sketches::{self, SketchReading};
 
 impl Turn<'_> {
-    /// Reads a counter and says how good that is; one that does not exist reads as 0. `Err`: it is at rest, or not known well enough, and can be read
-    /// once that is loaded.
+    /// Reads a counter with its accuracy; an absent counter reads as 0. `Err`: it is not resident,
+    /// or its row is too old; it can be read after the load.
     pub fn reading(&mut self, name: Name<'_>, freshness: Freshness) -> Result<Result<Reading, Refusal>, Load> {
         let (cell, floor) = match self.read(name, freshness)? {
             Ok(found) => found,
@@ -29,7 +29,7 @@ impl Turn<'_> {
         };
         let epoch = cell.map_or(floor, |cell| cell.epoch);
         let record = self.policies.policy(name).sampling.and_then(|sampling| sampling.record);
-        // Of one that does not exist a client may have sampled events that nobody here has heard of.
+        // An absent counter may have events that a client sampled and this node never received.
         let record = record.filter(|record| match cell {
             Some(_) => record.covers(epoch),
             None => record.until.is_none(),
@@ -65,9 +65,10 @@ impl Turn<'_> {
             let own =
                 self.locks.as_mut().expect("reading has opened the run").shard(shard).own_cells(hash, name.bytes());
             let fetched_at = own.and_then(|own| own.requested_at);
-            // A row is all cells of all writers at one moment; without one there is only what this node says itself.
+            // A row is a snapshot of all writers' cells; without one the value is this node's own
+            // cells.
             let coverage = |total: u64| Coverage { seen: if fetched_at.is_some() { total } else { 1 }, total };
-            // What other nodes have added since their rows were fetched is not in it.
+            // Adds of other nodes after the fetch of their rows are missing.
             reading.exact = false;
             reading.bound = None;
             reading.lag = fetched_at.map(|at| self.elapsed.saturating_sub(at));

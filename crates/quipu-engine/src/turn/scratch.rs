@@ -1,6 +1,6 @@
-//! Where a thread's turns draft their records, one turn after the other.
+//! Keeps the memory in which a thread's turns draft their records.
 //!
-//! A turn with a single command would spend longer on asking for memory than on counting.
+//! For a turn with a single command, an allocation would take longer than the add.
 
 use std::cell::Cell;
 
@@ -14,23 +14,23 @@ thread_local! {
     static SCRATCH: Cell<Scratch> = const { Cell::new(Scratch { builder: RecordBuilder::EMPTY, unfilled: Vec::new() }) };
 }
 
-/// Empty, but for the memory.
+/// Empty, apart from its allocated memory.
 #[derive(Default)]
 pub struct Scratch {
     pub builder: RecordBuilder,
     pub unfilled: Vec<UnfilledRecord>,
 }
 
-/// A record's place, and which bytes of the draft it is.
+/// A record's position in the journal, and its range in the draft.
 pub type UnfilledRecord = (Position, std::ops::Range<usize>);
 
 impl Scratch {
-    /// What the turn before has left, if it is over.
+    /// Takes the previous turn's memory, if that turn is over.
     pub fn take() -> Scratch {
         SCRATCH.take()
     }
 
-    /// Leaves it to the next turn.
+    /// Leaves the memory to the next turn.
     pub fn put_back(self) {
         if self.builder.capacity() <= SCRATCH_BYTES_MAX {
             SCRATCH.set(self);

@@ -1,4 +1,4 @@
-//! Backups and copies: whatever happens meanwhile, a backup is a state that existed or it is none.
+//! Tests backups and copies: under any concurrent work, a backup is a state that existed, or none.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

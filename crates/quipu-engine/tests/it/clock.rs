@@ -1,4 +1,5 @@
-//! The wall clock jumps: the engine's time goes on, and an operator can put it back where it went wrong all the same.
+//! Tests jumps of the wall clock: the engine's time goes on, and an operator can put it back after
+//! a wrong jump.
 
 use std::time::Duration;
 

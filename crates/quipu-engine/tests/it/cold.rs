@@ -1,4 +1,4 @@
-//! Counters at rest: loaded when they are asked for, never brought back by mistake, never lost on the way.
+//! Tests counters at rest: loaded on demand, never loaded by mistake, never lost on the way.
 
 use std::future::Future;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! What each command does to a counter, its epoch and its expiry; also over a restart and over jumps of the clock.
+//! Tests the effect of each command on a counter, its epoch and its expiry; also over a restart and
+//! over jumps of the clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
-//! Frequencies and lists on a shared store, through lives of nodes and copies of their directories, step by step: each life has a body of its own, and what it said last counts, once.
+//! Tests frequencies and top-K lists on a shared store through incarnations and copied directories.
+//!
+//! The tests run step by step. Each incarnation has a body of its own; its newest state counts,
+//! once.
 
 use std::sync::Arc;
 use std::time::Duration;

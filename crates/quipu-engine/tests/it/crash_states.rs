@@ -1,4 +1,5 @@
-//! Loss of power at any moment, in any of its forms: the disk's states are enumerated, each is opened and judged.
+//! Tests loss of power at any moment, in any form: enumerates the disk's states, opens and judges
+//! each.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Bytes that are not what was written: every cut, every flipped bit, every missing or swapped file.
+//! Tests damaged bytes: every cut, every flipped bit, every missing or swapped file.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A disk that fails, is full, or is slow.
+//! Tests a disk that fails, is full, or is slow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,8 @@
-//! The bytes on disk, pinned: a directory written by these commands looks like the one under `testdata/`, and that one still opens.
+//! Pins the bytes on disk: these commands write the directory under `testdata/`, and that directory
+//! still opens.
 //!
-//! `QUIPU_BLESS=1` writes the files anew; a change to them is a change of the format and needs a new version.
+//! `QUIPU_BLESS=1` writes the files anew. A change to them is a change of the format and needs a
+//! new version.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

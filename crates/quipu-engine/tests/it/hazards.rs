@@ -1,4 +1,4 @@
-//! Ways in which the engine on a ledger could break, each as small as it can be.
+//! Tests ways in which the engine on a ledger could break, each as small as possible.
 
 use std::future::Future;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Workers meeting between any two steps: apply, fill, hand over, sync, reply, with the background in between, and a crash anywhere.
+//! Tests interleavings of workers between any two steps: apply, fill, write, sync, reply. The
+//! background runs in between, and a crash may come anywhere.
 
 use quipu_model::Durability;
 use quipu_testkit::{CrashDisk, SeededRng};

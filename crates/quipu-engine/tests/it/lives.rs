@@ -1,5 +1,7 @@
-//! Lives of nodes on one shared store, step by step: by hand, on disks and clocks of their own. What the simulation found in one seed of many thousands
-//! is here, where no schedule can miss it.
+//! Tests incarnations of nodes on one shared store, step by step, on disks and clocks of their own.
+//!
+//! Faults that the simulation found in one seed of many thousands are reproduced here,
+//! independently of any schedule.
 
 use std::future::poll_fn;
 use std::pin::pin;

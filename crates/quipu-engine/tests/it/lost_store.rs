@@ -1,4 +1,5 @@
-//! A shared store that loses what it had confirmed: tokens are applied once by each node, acknowledged adds are counted once, step by step.
+//! Tests a shared store that loses confirmed data, step by step: each node applies a token once,
+//! and acknowledged adds count once.
 
 use std::pin::pin;
 use std::sync::Arc;

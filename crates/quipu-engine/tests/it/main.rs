@@ -1,6 +1,7 @@
-//! The engine through its public face, on a simulated disk and clock.
+//! Tests the engine through its public interface, on a simulated disk and clock.
 //!
-//! Lines that begin with `proof:` say how much was tried; `cargo xtask test` gathers them.
+//! Lines that begin with `proof:` report the number of cases tried; `cargo xtask test` gathers
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 

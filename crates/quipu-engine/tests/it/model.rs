@@ -1,4 +1,4 @@
-//! What the commands mean, written a second time and as plainly as possible, to compare the engine with.
+//! Models the commands a second time, as plainly as possible, for comparison with the engine.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What is said of namespaces at run time: in force when it is answered, and for good.
+//! Tests run-time settings of namespaces: in force with their reply, and permanent.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;

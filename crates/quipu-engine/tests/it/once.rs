@@ -1,4 +1,5 @@
-//! What tokens and sequences mean, written a second time and as plainly as possible, to compare the engine with.
+//! Models tokens and sequences a second time, as plainly as possible, for comparison with the
+//! engine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What once went wrong, each as the behaviour that was missing.
+//! Tests former faults, each as the behaviour that was missing.
 
 use std::future::Future;
 use std::pin::pin;

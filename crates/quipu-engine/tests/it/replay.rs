@@ -1,4 +1,7 @@
-//! What a start makes of a journal is what was there before, whatever follows what: entries are restored many at a time, shard by shard and by several threads, and must come out as one by one.
+//! Tests the replay at a start: it restores the state before, for any order of entries.
+//!
+//! Entries are restored many at a time, shard by shard and by several threads. The result must
+//! equal a restore one by one.
 
 use quipu_engine::{Engine, Options};
 use quipu_model::{Command, Epoch, ExpiryCondition, ExpiryTime, Millis, Name, Set, SetCondition, SetExpiry};

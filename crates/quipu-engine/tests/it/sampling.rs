@@ -1,4 +1,5 @@
-//! Counts that are sampled: unbiased, said to be off by as much as they are, and said so after every crash.
+//! Tests sampled counts: unbiased, with true error bounds, and with the same bounds after every
+//! crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

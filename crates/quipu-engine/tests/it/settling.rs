@@ -1,4 +1,5 @@
-//! Settling at scale, and around rows that the store does not take: step by step, on disks and clocks of its own.
+//! Tests settling at scale, and with rows that the store does not take: step by step, on disks and
+//! clocks of its own.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! Sketches on a shared store: with the threads of real engines, and step by step where it matters what was put when.
+//! Tests sketches on a shared store: with the threads of real engines, and step by step where the
+//! order of puts matters.
 
 use std::sync::Arc;
 use std::time::Duration;

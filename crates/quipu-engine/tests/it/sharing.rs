@@ -1,4 +1,5 @@
-//! Nodes on one shared store, with the threads of real engines; `lives.rs` takes them step by step, the simulation does the rest.
+//! Tests nodes on one shared store with the threads of real engines; `lives.rs` runs them step by
+//! step, the simulation does the rest.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,11 @@
-//! One life of a node: several workers, their steps interleaved at random, on a disk that remembers everything.
+//! Simulates one incarnation of a node: several workers, randomly interleaved steps, a disk with
+//! history.
 //!
-//! Out: a [`Trace`]: which states existed at which positions of the journal, and which replies left when and what they had shown. From it
-//! follows what any crash must leave behind:
+//! Out: a [`Trace`] of the states at each position of the journal, and of each reply with its time
+//! and content. From it follows the required state after any crash:
 //! - the recovered state is exactly one that existed, at a boundary of a record;
-//! - it includes everything that a reply, of a write or a read, had shown when it left, as its namespace promises.
+//! - it includes everything that a reply, of a write or a read, had shown when it left, as its
+//!   namespace promises.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,4 +1,5 @@
-//! Counters of approximate kinds, by example; loss of power is in `crash`, room in the journal in `room`, many items at once in `short`, sketches over time in `windows`.
+//! Tests sketches by example. Loss of power is in `crash`, room in the journal in `room`, many
+//! items at once in `short`, sketches over time in `windows`.
 
 mod crash;
 mod room;

@@ -1,4 +1,5 @@
-//! Adds that return no value: a counter that is added to often is split into lanes, and nobody can tell but by the clock.
+//! Tests adds without a reply value: a frequently added counter is split into lanes, visible only
+//! in its speed.
 
 use std::time::Duration;
 

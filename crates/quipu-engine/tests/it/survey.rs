@@ -1,4 +1,4 @@
-//! What a directory holds, read without changing it: who has written in it, and whether it says the same everywhere.
+//! Tests offline inspection of a directory: its writers, and its consistency.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Mutations under tokens and sequence numbers, by example.
+//! Tests mutations under tokens and sequence numbers, by example.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A small world for an engine: a disk that can crash, a clock that can jump, dice with a seed.
+//! Provides a small world for an engine: a disk that can crash, a clock that can jump, a seeded
+//! rng.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! A copy made in use is the ledger as it was at one watermark.
+//! Tests copies of a ledger in use: each equals the ledger at one watermark.
 
 use std::ops::ControlFlow;
 

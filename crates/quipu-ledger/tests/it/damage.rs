@@ -1,4 +1,4 @@
-//! A byte that is not as it was written is an error that names its file, never a wrong cell.
+//! Tests changed bytes: an error that names the file, never a wrong cell.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A full disk is a refusal: what is at rest stays readable, and all goes on when there is space again.
+//! Tests a full disk: writes are refused, the cells at rest stay readable, and freed space ends it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Killed at any moment, the ledger is what its watermark says.
+//! Kills the process at any moment: the ledger matches its watermark.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -32,7 +32,8 @@ fn a_killed_ledger_is_as_its_watermark_says() {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let mut acknowledged = lines.filter_map(|line| line.strip_prefix("at rest ")?.parse::<u64>().ok());
-        // Some are killed while they open, the others after a batch or more; the pause puts the kill anywhere within a step.
+        // Some are killed while they open, the others after a batch or more; the pause puts the
+        // kill at any point of a step.
         let before = acknowledged.by_ref().take(rng.below(4)).last();
         std::thread::sleep(Duration::from_micros(rng.below(8000) as u64));
         child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! What a ledger is from its making on.
+//! Tests a ledger's operations from its creation on.
 
 use std::fs;
 
@@ -165,7 +165,8 @@ fn readers_and_writers_do_not_disturb_each_other() {
 
 #[test]
 fn a_ledger_whose_disk_went_on_without_it_goes_on_with_the_disk() {
-    // The state after a rename that took effect although it was told as failed: made here by a second ledger on the same directory.
+    // The state after a rename that took effect although it was reported as failed: produced here
+    // by a second ledger on the same directory.
     let dir = tempfile::tempdir().unwrap();
     let rng = SeededRng::new(6);
     let (ledger, other) = (open(dir.path()).unwrap(), open(dir.path()).unwrap());

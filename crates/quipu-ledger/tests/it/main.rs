@@ -1,6 +1,6 @@
-//! The ledger through its public door: a model, crashes, full and damaged disks.
+//! Tests the ledger through its public API: a model, crashes, full and damaged disks.
 //!
-//! Lines that begin with `proof:` say how much was tried; `cargo xtask test` gathers them.
+//! Lines that begin with `proof:` count the tried cases; `cargo xtask test` gathers them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 

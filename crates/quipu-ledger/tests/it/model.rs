@@ -1,4 +1,4 @@
-//! Any sequence of calls leaves what a map would hold.
+//! Compares any sequence of calls with a map.
 
 use proptest::prelude::*;
 use quipu_testkit::SeededRng;

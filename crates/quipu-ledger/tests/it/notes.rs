@@ -1,4 +1,4 @@
-//! What the engine keeps beside cells.
+//! Tests auxiliary records, which the engine keeps beside cells.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! Looking at a ledger shows what opening it would, and changes nothing.
+//! Tests read-only access: it shows the same state as opening the ledger, and changes nothing.
 
 use std::collections::BTreeMap;
 use std::fs;

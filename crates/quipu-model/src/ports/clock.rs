@@ -1,14 +1,14 @@
-//! Time.
+//! Port to the clocks.
 
 use std::time::Duration;
 
 use crate::Millis;
 
-/// The two clocks a machine has.
+/// The two clocks of a machine.
 pub trait Clock: Send + Sync {
-    /// The time of day. May jump, forwards and back.
+    /// Returns the time of day. May jump forwards and back.
     fn wall(&self) -> Millis;
 
-    /// Time since some fixed point. Never goes back; for measuring how long something took.
+    /// Returns the time since some fixed point. Never goes back; for measuring durations.
     fn elapsed(&self) -> Duration;
 }

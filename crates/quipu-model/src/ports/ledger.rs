@@ -1,73 +1,79 @@
-//! Cells at rest on this node.
+//! Port to the ledger: the node's cells at rest on disk.
 //!
-//! What a ledger promises: an ingestion, watermark included, is there whole or not at all, whenever the machine stops; once it has returned it is
-//! durable. A failed one leaves everything as it was.
+//! Promises of a ledger:
+//! - **An ingestion, watermark included, is stored whole or not at all, after any crash.**
+//! - A returned ingestion is durable.
+//! - A failed ingestion leaves everything unchanged.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::{Cell, NameBuf};
 
-/// A counter as it is sealed.
+/// A sealed counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedCell {
     /// Hash of the name, which orders the ledger.
     pub hash: u64,
     /// The name.
     pub name: NameBuf,
-    /// The cell; `None`: the counter is gone.
+    /// The cell; `None` if the counter is gone.
     pub cell: Option<Cell>,
-    /// With a shared store, what this node says of the counter there: bytes of the engine. Empty: nothing any more. `None`: nothing new.
+    /// With a shared store, this node's own cell there, in the engine's encoding. Empty: removed.
+    /// `None`: unchanged.
     pub own: Option<Box<[u8]>>,
 }
 
-/// Something that the engine keeps beside the cells: key and value are bytes of its own.
+/// An auxiliary record that the engine stores beside the cells; key and value are opaque bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuxRecord {
-    /// Which; not empty.
+    /// Key; not empty.
     pub key: Box<[u8]>,
-    /// What; `None`: it is gone.
+    /// Value; `None` if the record is gone.
     pub value: Option<Box<[u8]>>,
 }
 
-/// Where cells rest.
+/// Storage of cells at rest.
 pub trait Ledger: Send + Sync {
-    /// What came with the newest ingestion.
+    /// Returns the watermark of the newest ingestion.
     fn watermark(&self) -> Result<Option<Vec<u8>>, LedgerError>;
 
-    /// Takes cells, in the order of (hash, name), each name once, notes, in the order of their keys, each key once, and a watermark, as one.
+    /// Stores cells, records and a watermark as one atomic step. Cells are in the order of (hash,
+    /// name), each name once. Records are in the order of their keys, each key once.
     fn ingest(&self, cells: &[SealedCell], records: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError>;
 
-    /// Forgets all cells and notes and takes these notes, in order, and a watermark, as one.
+    /// Removes all cells and records, and stores these records, in key order, and a watermark, as
+    /// one atomic step.
     fn clear(&self, records: &[AuxRecord], watermark: &[u8]) -> Result<(), LedgerError>;
 
-    /// The cell of a counter.
+    /// Returns the cell of a counter.
     fn get(&self, hash: u64, name: &[u8]) -> Result<Option<Cell>, LedgerError>;
 
-    /// Visits cells in order, from a hash on, until it is told to stop.
+    /// Visits cells in order, starting at a hash, until the visitor breaks.
     fn range(&self, from: u64, visit: &mut CellVisitor<'_>) -> Result<(), LedgerError>;
 
-    /// What this node says of a counter on a shared store.
+    /// Returns this node's own cell of a counter on a shared store.
     fn own_cells(&self, hash: u64, name: &[u8]) -> Result<Option<Box<[u8]>>, LedgerError>;
 
-    /// Visits all of that in order, from a hash on, until it is told to stop.
+    /// Visits all own cells in order, starting at a hash, until the visitor breaks.
     fn range_own_cells(&self, from: u64, visit: &mut OwnCellsVisitor<'_>) -> Result<(), LedgerError>;
 
-    /// Visits all notes, in the order of their keys, until it is told to stop.
+    /// Visits all records in key order until the visitor breaks.
     fn aux_records(&self, visit: &mut AuxRecordVisitor<'_>) -> Result<(), LedgerError>;
 
-    /// One bounded piece of compaction; whether there is more to do.
+    /// Runs one bounded piece of compaction; returns true if there is more to do.
     fn compact(&self) -> Result<bool, LedgerError>;
 
-    /// Writes a consistent copy into another data directory, which has none yet, while the ledger is in use. It is durable when this returns; what an
-    /// error leaves behind is the caller's to remove.
+    /// Writes a consistent copy into another data directory, which has no ledger yet. The ledger
+    /// stays in use meanwhile. The copy is durable on return. After an error the caller removes the
+    /// remains.
     fn copy_to(&self, data: &Path, progress: &mut CopyProgress<'_>) -> Result<(), LedgerError>;
 
-    /// What it takes.
+    /// Returns the ledger's resource use.
     fn stats(&self) -> LedgerStats;
 }
 
-/// What a ledger takes.
+/// Resource use of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerStats {
     /// Bytes on disk.
@@ -76,33 +82,33 @@ pub struct LedgerStats {
     pub memory_bytes: u64,
     /// Tables on disk.
     pub tables: u64,
-    /// Ingestions that compaction has not merged yet.
+    /// Ingestions that compaction has not yet merged.
     pub runs: u64,
 }
 
-/// What is called for each cell of a range.
+/// Callback for each cell of a range.
 pub type CellVisitor<'v> = dyn FnMut(u64, &[u8], Cell) -> ControlFlow<()> + 'v;
 
-/// What is called for each counter of which this node says something on a shared store.
+/// Callback for each counter with an own cell of this node on a shared store.
 pub type OwnCellsVisitor<'v> = dyn FnMut(u64, &[u8], &[u8]) -> ControlFlow<()> + 'v;
 
-/// What is called for each note: key and value.
+/// Callback for each record: key and value.
 pub type AuxRecordVisitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
-/// What is called for each piece of a copy, with its bytes; a break ends the copying with an error.
+/// Callback for each piece of a copy, with its bytes; a break ends the copy with an error.
 pub type CopyProgress<'c> = dyn FnMut(u64) -> ControlFlow<()> + 'c;
 
-/// Why a ledger could not do it; nothing was changed.
+/// Error of a ledger; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
     /// No space is left; try again when there is.
     #[error("no space for the ledger: {0}")]
     Full(String),
-    /// The bytes at rest are not what was written.
+    /// The stored bytes are corrupt.
     #[error("the ledger is damaged: {0}")]
     Damaged(String),
-    /// The file system said no.
+    /// The file system returned an error.
     #[error("the ledger cannot be used: {0}")]
     Io(String),
 }

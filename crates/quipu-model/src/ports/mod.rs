@@ -1,7 +1,8 @@
-//! The ports to time, chance, disk, cells at rest, and the store where nodes meet.
+//! Ports to time, chance, disk, the ledger, and the shared store.
 //!
-//! The engine asks the world for nothing but through these, so that a simulator can stop the clock, choose the dice, tear
-//! a write and lose a directory entry, and the shipped code runs all the same.
+//! The engine reaches the outside world only through these ports. A simulator can stop the clock,
+//! seed the random numbers, tear a write and lose a directory entry, and the shipped code runs
+//! unchanged.
 
 mod clock;
 mod ledger;

@@ -1,7 +1,7 @@
-//! Chance.
+//! Port to random numbers.
 
-/// Where identities and hash seeds come from.
+/// Source of identities and hash seeds.
 pub trait Rng: Send + Sync {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     fn next(&self) -> u64;
 }

@@ -1,19 +1,23 @@
-//! The store: where nodes meet.
+//! Port to the shared store, where nodes exchange cells.
 //!
-//! In: running values, rows computed by [`shared`](crate::shared), claims and registrations. Out: verdicts, rows, and the store's
-//! time.
+//! In: running values, rows computed by [`shared`](crate::shared), claims and registrations. Out:
+//! verdicts, rows, and the store's time.
 //!
-//! What every store promises:
-//! - each call on one counter, one token or one writer is atomic, and its effect is seen by every later call;
-//! - it compares, copies and replaces; the only numbers it makes are its clock and [`RowVersion::puts`](crate::shared::RowVersion);
-//! - an answer is the truth; an error says whether the call may have been carried out, now or later;
+//! Promises of every store:
+//! - each call on one counter, one token or one writer is atomic, and every later call sees its
+//!   effect;
+//! - it compares, copies and replaces. The only numbers it makes are its clock and
+//!   [`RowVersion::puts`](crate::shared::RowVersion);
+//! - a reply is the truth. After an error the call may have been applied, or may be later, unless
+//!   the error excludes it;
 //! - a call may be repeated.
 //!
-//! [`MemoryStore`](crate::MemoryStore) is this contract, executable. Futures are boxed and of std alone, so that an adapter may use any
-//! runtime, a simulator may answer late, and the engine may hold any store behind one pointer. A future does nothing before it is polled,
-//! and one that is dropped half-way is a call of unknown outcome.
+//! [`MemoryStore`](crate::MemoryStore) is the executable form of this contract. Futures are boxed
+//! and use std alone. An adapter may use any runtime, a simulator may reply late, and the engine
+//! holds any store behind one pointer. A future does nothing before its first poll. A future
+//! dropped half-way is a call of unknown outcome.
 //!
-//! Not here: retries, caches, batches and metrics: the engine does these once for all stores.
+//! Not here: retries, caches, batches and metrics; the engine does these once for all stores.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -28,7 +32,8 @@ use crate::shared::{
 };
 use crate::{Millis, Name, NodeId, Writer};
 
-/// Most cells in one put. Enough to spread a round trip thin; few enough that a script or a transaction holding them is short.
+/// Most cells in one put: enough to amortise a round trip, and few enough that a script or
+/// transaction holding them is short.
 pub const PUTS_MAX: usize = 1_024;
 
 /// Most claims in one call of [`Store::restore_claims`], for the same reason.
@@ -40,32 +45,34 @@ pub const SCAN_NAMES_MAX: usize = 1_024;
 /// Longest name of a node: a host name and a port.
 pub const NODE_NAME_BYTES_MAX: usize = 64;
 
-/// What people call nodes.
+/// Human-readable names of nodes.
 pub type NodeNames = BTreeMap<NodeId, String>;
 
-/// The outcome of one put in a call: a verdict, or the reason why this one has none.
+/// Outcome of one put in a call: a verdict, or the error that prevented it.
 pub type PutResult = Result<Verdict, StoreError>;
 
-/// The identity of each server's data, by server. Equal histories: the servers still hold all data that they confirmed,
-/// unless someone deleted it. A restart, a failover or a restore may have lost data, and gives a server another identity.
+/// Identity of each server's data, by server. With equal histories the servers still hold all data
+/// that they confirmed, unless someone deleted it. A restart, a failover or a restore may have lost
+/// data, and gives a server another identity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History(pub BTreeMap<String, String>);
 
-/// An answer that may take its time.
+/// Boxed future of a store's reply.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// A cause, of whatever type the driver has.
+/// A cause, of the driver's error type.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Where nodes meet.
+/// A store shared by nodes.
 pub trait Store: Send + Sync {
-    /// Puts cells, at most [`PUTS_MAX`]; a result each, in order. Cells of one counter are put in order, each put is atomic by
-    /// itself, and a put without a verdict takes no verdict from the others. After an error of the whole call with unknown
-    /// outcome any of them may have been put.
+    /// Puts cells, at most [`PUTS_MAX`]; returns one result each, in order. Cells of one counter
+    /// are put in order, and each put is atomic by itself. A put without a verdict does not affect
+    /// the others. After an error of the whole call with unknown outcome, any of them may have been
+    /// applied.
     fn put<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> StoreFuture<'a, Vec<PutResult>>;
 
-    /// As [`Store::put`], where a put without a verdict fails the call: with its own error if nothing was put, else with an unknown outcome. It
-    /// may be repeated.
+    /// As [`Store::put`], but a put without a verdict fails the call. The error is its own if
+    /// nothing was put, else an unknown outcome. The call may be repeated.
     fn put_all<'a>(&'a self, puts: &'a [(Name<'a>, Put)]) -> StoreFuture<'a, Vec<Verdict>> {
         Box::pin(async move {
             let mut results = self.put(puts).await?;
@@ -78,17 +85,19 @@ pub trait Store: Send + Sync {
         })
     }
 
-    /// The counter's row, as of one moment, or the default row if there is none; and the store's time. The row has passed
-    /// [`Snapshot::checked`].
+    /// Returns the counter's row as of one moment, or the default row if there is none, and the
+    /// store's time. The row has passed [`Snapshot::checked`].
     fn read<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, FetchedRow>;
 
-    /// Puts a body of a sketch, by [`put_body`](crate::shared::body::put_body). Its pages are within its length.
+    /// Puts a body of a sketch, by [`put_body`](crate::shared::body::put_body). Its pages are
+    /// within its length.
     fn put_body<'a>(&'a self, name: Name<'a>, put: &'a BodyPut) -> StoreFuture<'a, BodyVerdict>;
 
-    /// As [`Store::read`], and the bodies beside the row, as of the same moment.
+    /// As [`Store::read`], with the bodies beside the row, as of the same moment.
     fn read_bodies<'a>(&'a self, name: Name<'a>) -> StoreFuture<'a, RowWithBodies>;
 
-    /// Replaces the row that has this version by another, or by none. Bodies beside it stay if the next one has the same epoch, and are dropped if it has not.
+    /// Replaces the row of this version by another, or removes it. Bodies beside it stay if the
+    /// next row has the same epoch; otherwise they are dropped.
     fn swap<'a>(
         &'a self,
         name: Name<'a>,
@@ -96,7 +105,8 @@ pub trait Store: Send + Sync {
         next: Option<&'a Snapshot>,
     ) -> StoreFuture<'a, SwapVerdict>;
 
-    /// As [`Store::swap`], by a row of the same epoch, together with some of the bodies beside it: each of these is replaced, or dropped. What is swapped and what is replaced is one step.
+    /// As [`Store::swap`], by a row of the same epoch, together with some of the bodies beside it.
+    /// Each listed body is replaced or dropped. Row and bodies change in one step.
     fn swap_bodies<'a>(
         &'a self,
         name: Name<'a>,
@@ -105,8 +115,9 @@ pub trait Store: Send + Sync {
         bodies: &'a [(Writer, Option<StoredBody>)],
     ) -> StoreFuture<'a, SwapVerdict>;
 
-    /// Names of rows, at most [`SCAN_NAMES_MAX`], from the beginning or from where the last page ended. A row that is there from the
-    /// first page to the last is named at least once; a page may be empty and not the last.
+    /// Returns names of rows, at most [`SCAN_NAMES_MAX`], from the beginning or from the end of the
+    /// last page. A row that exists from the first page to the last is named at least once. A page
+    /// may be empty without being the last.
     fn scan<'a>(&'a self, from: Option<&'a Cursor>, names_max: usize) -> StoreFuture<'a, ScanPage>;
 
     /// Claims a token, by [`claim`](crate::shared::claim::claim).
@@ -121,64 +132,68 @@ pub trait Store: Send + Sync {
         end: &'a ClaimEnd,
     ) -> StoreFuture<'a, ClaimEndVerdict>;
 
-    /// Puts claims back that the store may have lost, at most [`RESTORED_CLAIMS_MAX`], each with its reply; a verdict each, in
-    /// order, by [`restore`](crate::shared::claim::restore).
+    /// Restores claims that the store may have lost, at most [`RESTORED_CLAIMS_MAX`], each with its
+    /// reply. Returns a verdict each, in order, by [`restore`](crate::shared::claim::restore).
     fn restore_claims<'a>(&'a self, claims: &'a [Claim]) -> StoreFuture<'a, Vec<RestoreVerdict>>;
 
-    /// The identity of the store's data. From the first call on, the store refuses each put, swap, claim, and end or
-    /// restoration of a claim with [`StoreError::HistoryChanged`] while a server's identity differs from the one that this
-    /// call returned last: the caller asks again, and puts back what may be lost.
+    /// Returns the identity of the store's data.
+    ///
+    /// From the first call on, the store compares the identity of its servers with the last
+    /// returned one. While one differs, it refuses with [`StoreError::HistoryChanged`] each put,
+    /// swap and claim, and each end or restoration of a claim. The caller then calls again, and
+    /// restores the data that may be lost.
     fn history(&self) -> StoreFuture<'_, History>;
 
-    /// What is wrong with the store's servers, in sentences for an operator: settings with which they do not keep what they
-    /// confirmed. Empty if nothing is known to be wrong.
+    /// Lists configuration problems of the store's servers, in sentences for an operator: settings
+    /// with which they can lose confirmed data. Empty if none is known.
     fn problems(&self) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// All registrations, and the store's time.
+    /// Returns all registrations, and the store's time.
     fn writers(&self) -> StoreFuture<'_, WriterList>;
 
-    /// Puts a registration in the place of the one that has this version (0: of none).
+    /// Replaces the registration of this version (0: there is none yet).
     fn register<'a>(&'a self, version: u64, next: &'a Registration) -> StoreFuture<'a, RegisterVerdict>;
 
-    /// Removes the registration that has this version.
+    /// Removes the registration of this version.
     fn unregister(&self, writer: Writer, version: u64) -> StoreFuture<'_, RegisterVerdict>;
 
-    /// Says what people call a node, in the place of what was said before; `None`: nobody speaks of it any more. At most
-    /// [`NODE_NAME_BYTES_MAX`] bytes. Nothing is decided by names.
+    /// Sets or replaces the human-readable name of a node; `None` removes it. At most
+    /// [`NODE_NAME_BYTES_MAX`] bytes. No decision depends on names.
     fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> StoreFuture<'a, ()>;
 
-    /// The names of all nodes that have one.
+    /// Returns the names of all nodes that have one.
     fn node_names(&self) -> StoreFuture<'_, NodeNames>;
 
-    /// The store's clock. All expiry, leases and grace are by this one. It does not go back by more than its machine's does.
+    /// Returns the store's clock, which governs all expiry, leases and grace. It goes back at most
+    /// as far as its machine's clock does.
     fn clock(&self) -> StoreFuture<'_, Millis>;
 }
 
-/// Where a scan goes on: bytes of the store's own.
+/// Position at which a scan continues, in the store's own encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor(pub Box<[u8]>);
 
 /// One step of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanPage {
-    /// Names, some perhaps met before.
+    /// Names; some may be repetitions.
     pub names: Vec<Box<[u8]>>,
-    /// Where to go on; none after the last page.
+    /// Cursor of the next page; none after the last page.
     pub next: Option<Cursor>,
 }
 
-/// The registry.
+/// All registrations of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriterList {
-    /// All of it, in any order.
+    /// Registrations, in any order.
     pub registrations: Vec<Registration>,
     /// The store's clock.
     pub at: Millis,
 }
 
-/// Which call failed.
+/// The kind of store call, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreCall {
     /// [`Store::put`].
@@ -244,45 +259,47 @@ impl fmt::Display for StoreCall {
     }
 }
 
-/// Why there is no answer.
+/// Failure of a store call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Certainly not applied, and it will not be.
+    /// Certainly not applied, and it will not be later.
     #[error("the store did not apply the {call}")]
     NotApplied {
-        /// Which call.
+        /// The call.
         call: StoreCall,
-        /// Why.
+        /// Cause.
         source: BoxError,
     },
-    /// Certainly not applied: a server's data may have changed since [`Store::history`] was asked last.
+    /// Certainly not applied: a server's data may have changed since the last call of
+    /// [`Store::history`].
     #[error("the store did not apply the {call}: a server was restarted, replaced or restored meanwhile")]
     HistoryChanged {
-        /// Which call.
+        /// The call.
         call: StoreCall,
     },
-    /// May have been applied, or may be later: ask again. Whatever a driver says that is not known to mean otherwise.
+    /// Outcome unknown: applied now, later or not at all. Ask again. Every driver error without a
+    /// known other meaning is of this variant.
     #[error("the store may have applied the {call}")]
     Unknown {
-        /// Which call.
+        /// The call.
         call: StoreCall,
-        /// Why.
+        /// Cause.
         source: BoxError,
     },
 }
 
-/// A call that asks for more than its bound.
+/// A call past its bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{asked} asked for, at most {most} are allowed")]
 pub struct TooMany {
-    /// How many were asked for.
+    /// Requested number.
     pub asked: usize,
     /// The bound.
     pub most: usize,
 }
 
-/// Refuses a call past its bound, certainly not applied: what every adapter checks first.
+/// Refuses a call past its bound, certainly not applied. Every adapter checks this first.
 pub fn check_bound(call: StoreCall, asked: usize, most: usize) -> Result<(), StoreError> {
     if asked <= most {
         return Ok(());

@@ -1,8 +1,10 @@
-//! Disk: the few things the journal asks of a file system.
+//! Port to the file system: the operations that the journal needs.
 //!
-//! What each promises after a loss of power:
-//! - bytes written are there, all of them, once `sync_data` of that file has returned; before that, any part of them may be;
-//! - a file created, renamed or removed is so once `sync_dir` of its directory has returned; before that, maybe;
+//! Guarantees after a loss of power:
+//! - bytes written to a file survive once `sync_data` of that file has returned; before that, any
+//!   part of them may survive;
+//! - a file created, renamed or removed stays so once `sync_dir` of its directory has returned;
+//!   before that, maybe;
 //! - `sync_data` does not make the file's name durable; `sync_dir` does not make its bytes durable.
 
 use std::io;
@@ -11,13 +13,13 @@ use std::sync::Arc;
 
 /// A file system.
 pub trait Vfs: Send + Sync {
-    /// Makes the directory and its parents, durably; no error if it exists.
+    /// Creates the directory and its parents, durably; no error if it exists.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// The names of the files in a directory, in any order.
+    /// Returns the names of the files in a directory, in any order.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
-    /// Makes a new file of length 0, readable and writable; an error if it exists.
+    /// Creates a new file of length 0, readable and writable; an error if it exists.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn VfsFile>>;
 
     /// Opens an existing file to read and write.
@@ -29,41 +31,43 @@ pub trait Vfs: Send + Sync {
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes everything in a directory but the file of this name, the directories in it included.
+    /// Removes everything in a directory except the file of this name; subdirectories too.
     fn clear_dir(&self, dir: &Path, keep: &str) -> io::Result<()>;
 
     /// Removes an empty directory.
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// A number that a file or directory keeps while it is there and that a copy of it does not share: by it a copied directory is recognised.
+    /// Returns the number that identifies a file or directory while it exists. A copy has another
+    /// number, so a copied directory is recognised.
     fn identity(&self, path: &Path) -> io::Result<u64>;
 
-    /// How many bytes more files in this directory may take, as far as the disk says.
+    /// Returns the free space for files in this directory, in bytes, as reported by the disk.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
 
-    /// Makes what was created, renamed and removed in the directory durable.
+    /// Makes creations, renames and removals in the directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Locks the directory of this file for this process; the lock ends with the guard or the process. The file gets the process
-    /// id as text, for whoever is refused.
+    /// Locks the directory of this file for this process. The lock ends with the guard or the
+    /// process. The file gets the process id as text, for the error message of a refused process.
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>, LockError>;
 }
 
-/// An open file. Reads and writes name their place, so that one handle serves several threads.
+/// An open file. Reads and writes take an offset, so one handle serves several threads.
 pub trait VfsFile: Send + Sync {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn bytes(&self) -> io::Result<u64>;
 
     /// Reads up to `buf.len()` bytes; 0 at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes all of `buf`, growing the file if need be. After an error any part of it may have been written.
+    /// Writes all of `buf`, growing the file if need be. After an error any part of it may have
+    /// been written.
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Returns when every byte written so far would survive a loss of power.
+    /// Returns when all bytes written so far would survive a loss of power.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Makes the file so long, by writing zeros.
+    /// Grows the file to this length by writing zeros.
     fn write_zeros(&self, bytes: u64) -> io::Result<()> {
         let mut length = self.bytes()?;
         while length < bytes {
@@ -74,35 +78,38 @@ pub trait VfsFile: Send + Sync {
         Ok(())
     }
 
-    /// Makes the file so long. What is added reads as zeros, and takes its space from here on; where the system can do that without writing them, it does.
+    /// Grows the file to this length and reserves the space. The new part reads as zeros. If the
+    /// system can do so without writing them, it does.
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         self.write_zeros(bytes)
     }
 }
 
-/// What new files are filled with, a piece at a time.
+/// Zeros for new files, written a piece at a time.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// Holds a directory until it is dropped.
+/// Lock on a directory until it is dropped.
 pub trait DirLock: Send + Sync {
-    /// Locks a file in the directory as well, for file systems where a directory cannot be locked, or not for other machines.
+    /// Also locks a file in the directory. Some file systems cannot lock a directory, or not
+    /// against other machines.
     fn lock_file(&mut self, _path: &Path) -> Result<(), LockError> {
         Ok(())
     }
 
-    /// Keeps a file or directory open: some file systems give one that nobody has open another number now and then.
+    /// Keeps a file or directory open. Some file systems change the number of an entry that no
+    /// process has open.
     fn keep_open(&mut self, _path: &Path) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Why a directory could not be taken.
+/// Reason why a directory could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process has it.
+    /// Another process holds it.
     #[error("{}", match holder { Some(pid) => format!("held by process {pid}"), None => "held by another process".to_owned() })]
     Held {
-        /// Its process id, when it wrote one.
+        /// Its process id, if it wrote one.
         holder: Option<u32>,
     },
     /// The lock file itself could not be used.

@@ -1,53 +1,58 @@
-//! What became of a swap whose answer was lost.
+//! Determines the outcome of a swap after its reply was lost.
 //!
-//! In: the version a swap was computed from, its name, and the row as it is now. Out: its fate.
+//! In: the version that the swap was computed from, its id, and the present row. Out: the outcome.
 //!
-//! The swap that left version *n* behind has the number *n* + 1, and the row names the last swaps by number. So the question is
-//! not "was I the last?", which a second swap right behind would answer wrongly, but "who followed the version I saw?".
+//! A swap computed from version *n* has the number *n* + 1, and the row lists its last swaps by
+//! number. So the check compares the id at *n* + 1, not the id of the last swap: a second swap
+//! right behind the first would hide it there.
 
 use crate::shared::{FetchedRow, RowVersion, Snapshot, SwapId};
 
-/// A swap that was sent.
+/// A sent swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwapAttempt {
-    /// The version it was computed from.
+    /// Version that it was computed from.
     pub version: RowVersion,
-    /// Its name.
+    /// Id of the swap.
     pub id: SwapId,
 }
 
-/// What is known of it.
+/// Outcome of a sent swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapOutcome {
-    /// It was carried out: its reply is true.
+    /// Applied: its reply is valid.
     Swapped,
-    /// It was not and never will be: compute again from what the row is now.
+    /// Not applied, and never will be: compute again from the present row.
     NotApplied,
-    /// It was not yet, but may be under way: send the very same swap again. Whichever arrives first is carried out, the other is not.
-    /// Half of `grace` after the read it was computed from nothing is under way any more, and it is `NotApplied`: what a swap kept is
-    /// remembered from that read on, so an old one must not be sent.
+    /// Not applied yet, but possibly under way: send the identical swap again. The first to arrive
+    /// is applied, the other is not.
+    ///
+    /// Half of `grace` after the read that it was computed from, no swap is under way any more, and
+    /// the outcome is `NotApplied`. The row dates its spent cells by that read, so an old swap must
+    /// not be sent.
     Pending,
-    /// Nobody can tell any more: too many swaps came after, or the row was lost. The caller is not answered.
+    /// Unknown: too many swaps came after, or the row was lost. The caller gets no reply.
     Unknown,
 }
 
 impl SwapAttempt {
-    /// The attempt at a swap computed from this.
+    /// Creates the attempt of a swap computed from this row.
     pub fn new(fetched: &FetchedRow, id: SwapId) -> SwapAttempt {
         SwapAttempt { version: fetched.snapshot.version, id }
     }
 
-    /// What the row says about it.
+    /// Returns the outcome that the row shows.
     pub fn outcome(&self, row: &Snapshot) -> SwapOutcome {
         if self.version != RowVersion::ABSENT && self.version.born_at != row.version.born_at {
-            // The row that it saw was forgotten, which no row is that was swapped so lately.
+            // The row that it was computed from was forgotten. No row is forgotten so soon after a
+            // swap, so the swap was not applied.
             return SwapOutcome::NotApplied;
         }
         let Some(since) = row.version.swaps.checked_sub(self.version.swaps) else {
             return SwapOutcome::Unknown;
         };
         if since == 0 {
-            // Puts have moved the version on for good: no copy of the swap can find it again.
+            // Puts have moved the version on for good: no copy of the swap can match it again.
             return if row.version.puts == self.version.puts { SwapOutcome::Pending } else { SwapOutcome::NotApplied };
         }
         let follower =

@@ -1,20 +1,29 @@
-//! Bodies of sketches beside a row: what a node says of a counter of an approximate kind.
+//! Bodies of sketches beside a row: a node's state of a counter of an approximate kind.
 //!
-//! In: a row, the bodies beside it, a put of a body, the store's clock. Out: a verdict, and the row with the cell and the body in it if that is `Newest`.
+//! In: a row, the bodies beside it, a put of a body, the store's clock. Out: a verdict, and for
+//! `Newest` the row with the cell and the body.
 //!
-//! A sketch has cells like any counter, whose values say how often the bodies beside them have changed under the row's epoch. So epochs, expiry, what was kept when an epoch ended, and what a
-//! put of an ended one is told are those of any cell. Beside a cell is its body: bytes in pages, of which a put brings those that changed since the put it goes on from.
+//! A sketch has cells like any counter. The value of a cell is the number of changes of its body
+//! under the row's epoch. So the rules of cells apply to epochs, expiry, spent cells, and verdicts
+//! on puts of an ended epoch. The body is a sequence of pages beside the cell. A put brings the
+//! pages that changed since the put that it continues.
 //!
-//! Whose cell it is depends on what its body counts. One that may be taken in twice, of uniques, belongs to the **node**, in whatever life it is. Frequencies and lists may not: their cells belong to a **life**, as those of counts do, so that
-//! of any number of copies of a directory the newest that a life said is what counts, once. A life's body that is over is folded into one that is **nobody's**.
+//! The owner of a cell depends on its sketch:
+//! - if the merge is idempotent (uniques), the cell belongs to the **node**, across incarnations;
+//! - otherwise (frequencies, top lists) it belongs to one **incarnation**, as the cells of counts
+//!   do. Of several copies of a data directory the newest state of the incarnation counts, once.
+//!   The body of an ended incarnation is folded into one that **belongs to no writer**.
 //!
 //! Invariants:
-//! - the body beside a cell is the one that was put with the cell's seq: a put that goes on from another one changes nothing, and is told so;
-//! - a body is of the row's epoch: whatever ends the epoch drops all of them, and whatever keeps it keeps them;
+//! - the body beside a cell was put with the cell's seq. A put that continues another seq changes
+//!   nothing, and gets the verdict `Gap`;
+//! - a body belongs to the row's epoch: the end of the epoch drops all bodies, and a change that
+//!   keeps the epoch keeps them;
 //! - a put that is repeated, or comes late, changes nothing;
-//! - what is folded has left the row for good: a put of it is told that it is closed.
+//! - a folded cell has left the row for good: a later put of it gets the verdict `Closed`.
 //!
-//! Not here: what the bytes mean, and how bodies of several nodes are laid together (the engine, `quipu-sketch`).
+//! Not here: the meaning of the bytes, and merging bodies of several nodes (the engine,
+//! `quipu-sketch`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,57 +31,61 @@ use crate::shared::put::{self, judge as judge_cell};
 use crate::shared::{CellId, FetchedRow, Put, RowCell, Seq, Shard, Snapshot, SpentCell, Verdict};
 use crate::{Incarnation, Millis, NodeId, Writer};
 
-/// The life of a cell that belongs to the node, in whatever life it is: a body goes on after a restart as it was.
+/// Incarnation of a cell that belongs to the node across incarnations: its body continues unchanged
+/// after a restart.
 pub const NODE_INCARNATION: Incarnation = Incarnation(0);
 
-/// Whose body is made of those that were folded. No node has this number: they are drawn by chance.
+/// Writer of the folded body. No node has this number, because node numbers are drawn at random.
 pub const FOLDED_BODY_WRITER: Writer = Writer { node: NodeId(0), incarnation: NODE_INCARNATION };
 
-/// Bodies that a node may have of one counter: that of its present life, and those of lives before of which something is left to do.
+/// Most bodies that a node may have of one counter: that of its current incarnation, and unfinished
+/// ones of earlier incarnations.
 pub const INCARNATION_BODIES_MAX: u16 = 16;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 1 << 10;
 
-/// Most bytes of a body: as many as the largest sketch has.
+/// Most bytes of a body: the size of the largest sketch.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// What a writer says of a sketch.
+/// A put of a sketch's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyPut {
-    /// Its cell, which is [of a body](is_body_cell).
+    /// Put of its cell, which is a [body cell](is_body_cell).
     pub put: Put,
-    /// The put of the same epoch that this one goes on from; `None`: it is the first.
+    /// Seq of the put of the same epoch that this one continues; `None` for the first.
     pub from: Option<Seq>,
-    /// The pages are all there are, but for those of zeros alone: nothing is left of the body before.
+    /// The pages replace the whole body. Pages of zeros alone may be missing.
     pub whole: bool,
-    /// What it is.
+    /// Kind, key and length of the body.
     pub shape: BodyShape,
-    /// Pages that changed, in order, each with its number; if the body became shorter, also the one that its end is in now. Zeros at the end of a page may be left out.
+    /// Changed pages, in order, each with its number. If the body became shorter, they include its
+    /// new last page. Zeros at the end of a page may be omitted.
     pub pages: Vec<(u32, Box<[u8]>)>,
 }
 
-/// What a body is, beside its bytes.
+/// Description of a body's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BodyShape {
-    /// The number of its kind.
+    /// Number of its kind.
     pub kind: u8,
-    /// Stands for the secret under which it hashes what it counts: bodies of two secrets have nothing to do with one another.
+    /// Fingerprint of the secret that the items are hashed with. Bodies of two secrets are
+    /// unrelated.
     pub key: u64,
-    /// How many bytes it has.
+    /// Length in bytes.
     pub length: u32,
 }
 
 /// A body beside a row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredBody {
-    /// What it is.
+    /// Kind, key and length of the body.
     pub shape: BodyShape,
-    /// Its bytes, as many as the shape says.
+    /// Bytes; the shape has their number.
     pub bytes: Vec<u8>,
 }
 
-/// The bodies beside a row. A writer has one cell of a body in a row, at the most.
+/// Bodies beside a row. A writer has at most one body cell in a row.
 pub type Bodies = BTreeMap<Writer, StoredBody>;
 
 /// A row and the bodies beside it, as of one moment.
@@ -80,59 +93,61 @@ pub type Bodies = BTreeMap<Writer, StoredBody>;
 pub struct RowWithBodies {
     /// The row.
     pub row: FetchedRow,
-    /// The bodies: one for each cell of one.
+    /// The bodies: one for each body cell.
     pub bodies: Bodies,
 }
 
-/// What a store answers to a put of a body.
+/// Verdict of a store on a put of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyVerdict {
-    /// As to any put of a cell.
+    /// A verdict as on any put of a cell.
     Cell(Verdict),
-    /// The row has another put of this cell than the one that this goes on from, or none. Nothing changed.
+    /// The row has another seq of this cell than the one that the put continues, or none. Nothing
+    /// changed.
     Gap {
-        /// The one that it has.
+        /// Seq in the row.
         held: Option<Seq>,
     },
 }
 
-/// A body that no store of ours wrote.
+/// A body that no correct store can have written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a body beside the row is longer than any sketch, or has pages beyond its end")]
 pub struct BodyError;
 
-/// The cell of a node itself.
+/// Returns the cell of a node itself.
 pub fn node_cell(node: NodeId) -> CellId {
     CellId { writer: Writer { node, incarnation: NODE_INCARNATION }, shard: Shard(0) }
 }
 
-/// The cell of a life's body. A node numbers those that it has of one counter, to tell their bodies apart where it keeps them.
+/// Returns the cell of an incarnation's body. A node numbers its bodies of one counter, to
+/// distinguish them in its own storage.
 pub fn incarnation_cell(writer: Writer, number: u16) -> CellId {
     CellId { writer, shard: incarnation_shard(number) }
 }
 
-/// The shard of a life's body with this number, below [`INCARNATION_BODIES_MAX`].
+/// Returns the shard of an incarnation's body with this number, below [`INCARNATION_BODIES_MAX`].
 pub fn incarnation_shard(number: u16) -> Shard {
     Shard(u16::MAX - number)
 }
 
-/// Whether a cell has a body beside it: that of a node itself, or of one of its lives.
+/// Returns true if a cell has a body: that of a node itself, or of one of its incarnations.
 pub fn is_body_cell(cell: &CellId) -> bool {
     is_body_shard(cell.writer.incarnation, cell.shard)
 }
 
-/// The same, of whatever node.
+/// As [`is_body_cell`], without the node.
 pub fn is_body_shard(incarnation: Incarnation, shard: Shard) -> bool {
-    // No count has as many shards.
+    // Counts use lower shard numbers only.
     incarnation == NODE_INCARNATION && shard == Shard(0) || shard.0 > u16::MAX - INCARNATION_BODIES_MAX
 }
 
-/// The number that a node has given to the body of this shard; that of the node itself has the first.
+/// Returns the number of the body in this shard; the node's own body has number 0.
 pub fn body_number(shard: Shard) -> u16 {
     if shard == Shard(0) { 0 } else { u16::MAX - shard.0 }
 }
 
-/// Whether a writer, or the node that a cell belongs to, is registered.
+/// Returns true if a writer, or the node that a cell belongs to, is registered.
 pub fn is_registered(registered: &BTreeSet<Writer>, writer: &Writer) -> bool {
     let of_node = || {
         let first = Writer { incarnation: Incarnation(0), ..*writer };
@@ -141,7 +156,7 @@ pub fn is_registered(registered: &BTreeSet<Writer>, writer: &Writer) -> bool {
     registered.contains(writer) || writer.incarnation == NODE_INCARNATION && of_node()
 }
 
-/// Puts a body; `None` is a row that the store does not have.
+/// Puts a body; a row of `None` is absent in the store.
 pub fn put_body(row: &mut Option<Snapshot>, bodies: &mut Bodies, put: &BodyPut, at: Millis) -> BodyVerdict {
     let nothing = Snapshot { epoch: put.put.epoch, ..Snapshot::default() };
     let known = row.as_ref().unwrap_or(&nothing);
@@ -154,7 +169,7 @@ pub fn put_body(row: &mut Option<Snapshot>, bodies: &mut Bodies, put: &BodyPut, 
     verdict
 }
 
-/// The verdict on a put, without putting it.
+/// Returns the verdict on a put without applying it.
 pub fn judge(row: &Snapshot, put: &BodyPut, at: Millis) -> BodyVerdict {
     let held = row.cells.get(&put.put.cell).map(|held| held.seq);
     match judge_cell(row, &put.put, at) {
@@ -163,7 +178,8 @@ pub fn judge(row: &Snapshot, put: &BodyPut, at: Millis) -> BodyVerdict {
     }
 }
 
-/// Folds the cell of a life's body into that of nobody, beside which is to come what both bodies come to; whether there was one.
+/// Folds the cell of an incarnation's body into the folded cell; returns true if there was one. The
+/// caller stores the merge of both bodies beside it.
 pub(super) fn fold_body(row: &mut Snapshot, writer: Writer, at: Millis) -> bool {
     let found = row.cells.iter().find(|(id, _)| id.writer == writer && is_body_cell(id)).map(|(id, held)| (*id, *held));
     let Some((id, RowCell { seq, value, total, .. })) =
@@ -181,7 +197,7 @@ pub(super) fn fold_body(row: &mut Snapshot, writer: Writer, at: Millis) -> bool 
     true
 }
 
-/// Lays the pages of a put over a body.
+/// Applies the pages of a put to a body.
 fn apply_pages(body: &mut StoredBody, put: &BodyPut) {
     if put.whole {
         body.bytes.clear();
@@ -189,19 +205,19 @@ fn apply_pages(body: &mut StoredBody, put: &BodyPut) {
     body.shape = put.shape;
     body.bytes.resize(put.shape.length as usize, 0);
     for (page, bytes) in &put.pages {
-        // A page beyond the end is the caller's mistake, and says nothing of the body.
+        // A page beyond the end is the caller's mistake; the body stays valid.
         let _ = body.write_page(*page, bytes);
     }
 }
 
 impl StoredBody {
-    /// A body of nothing but zeros, as long as the shape says.
+    /// Creates a body of zeros with the length of the shape.
     pub fn new(shape: BodyShape) -> Result<StoredBody, BodyError> {
         let length = usize::try_from(shape.length).ok().filter(|length| *length <= BODY_BYTES_MAX).ok_or(BodyError)?;
         Ok(StoredBody { shape, bytes: vec![0; length] })
     }
 
-    /// Replaces a page, of which zeros at the end may be left out.
+    /// Replaces a page; zeros at its end may be omitted.
     pub fn write_page(&mut self, page: u32, bytes: &[u8]) -> Result<(), BodyError> {
         let from = usize::try_from(page).ok().and_then(|page| page.checked_mul(PAGE_BYTES)).ok_or(BodyError)?;
         let target = self.bytes.get_mut(from..).ok_or(BodyError)?;
@@ -213,7 +229,7 @@ impl StoredBody {
     }
 }
 
-/// A page without the zeros at its end.
+/// Returns a page without the zeros at its end.
 pub fn trim_zeros(bytes: &[u8]) -> &[u8] {
     let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     &bytes[..length]

@@ -1,42 +1,47 @@
-//! What a writer goes on with when its epoch has ended or its incarnation was retired.
+//! Computes a writer's next cell after its epoch ended or its incarnation was retired.
 //!
-//! In: what a writer says of a cell, and what the store told or showed. Out: what it opens with, its running value less what the
-//! store kept; or that this life of it is over.
+//! In: the writer's cell, and a verdict or row of the store. Out: the cell that the writer
+//! continues with, which is its running value less the part that the store kept; or the end of its
+//! incarnation.
 //!
 //! Invariants:
-//! - a writer journals what it opens with before it puts anything under it; after a crash it goes on from there;
-//! - acted on once: a verdict on a put of another epoch or incarnation than the cell now has is no news;
-//! - only the present life of a node carries. One that is over settles what it owes by [`Change::FinalCell`](crate::shared::Change::Late),
-//!   which counts it once however many heirs bring it;
-//! - what a store that is not asked yet may contradict is not put: a cell that lapsed by the node's own clock waits until the
-//!   row shows its epoch.
+//! - a writer journals its new cell before it puts it; after a crash it continues from there;
+//! - a verdict is acted on once: if it concerns an earlier epoch or incarnation of the cell, it is
+//!   ignored;
+//! - only the current incarnation of a node carries. An ended one settles its uncounted value by
+//!   [`Change::Late`](crate::shared::Change::Late), which counts it once for any number of
+//!   successors;
+//! - a cell that expired by the node's own clock is not put until the row shows its epoch: the
+//!   store may yet contradict that expiry.
 //!
-//! Not here: what a store answers (`put`), the journal (the engine).
+//! Not here: verdicts of a store (`put`), the journal (the engine).
 
 use crate::shared::put::judge;
 use crate::shared::{CellId, FinalCell, Put, Seq, Snapshot, Verdict};
 use crate::{Epoch, Millis};
 
-/// What a writer says of one of its cells, as it is journaled.
+/// A writer's own value of one of its cells, as journaled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnValue {
-    /// The epoch it adds under.
+    /// Epoch that it adds under.
     pub epoch: Epoch,
-    /// The running value under that epoch.
+    /// Running value under that epoch.
     pub value: i128,
-    /// All that was ever added to it, over all epochs.
+    /// Sum of all adds, over all epochs.
     pub total: i128,
-    /// The seq at which it last let something expire; 0 if it never did. What an heir from before that has counted is no part of the value.
+    /// Seq at which the writer last let a value expire; 0 if never. The value excludes the counts
+    /// of a successor from before that seq.
     pub expired_seq: Seq,
-    /// Whether there is anything to say: a cell that opened with 0 and was not added to does not make a counter exist.
+    /// True if there is a value to put. A new cell with 0 and without an add does not create a
+    /// counter.
     pub has_value: bool,
-    /// When the counter expires, as far as this node knows.
+    /// Expiry of the counter, as known to this node.
     pub expires_at: Option<Millis>,
-    /// The epoch before this one, if it ended by this node's clock and the store has not confirmed it.
+    /// The previous epoch, if it ended by this node's clock and the store has not confirmed that.
     pub pending_expiry: Option<PendingExpiry>,
 }
 
-/// A cell of an epoch that should have expired.
+/// A cell of an epoch that expired by the node's clock, not yet confirmed by the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingExpiry {
     /// Its epoch.
@@ -45,31 +50,37 @@ pub struct PendingExpiry {
     pub value: i128,
     /// The expiry that this node knew of.
     pub expires_at: Millis,
-    /// The seq under which the lapse was said.
+    /// Seq of the expiry.
     pub seq: Seq,
 }
 
-/// What the writer does next.
+/// Next step of the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextStep {
     /// Nothing.
     Keep,
-    /// Journals this and goes on with it, under the same incarnation. If the cell had lapsed, this is what the lapse came to, for every
-    /// life alike; ask again. Else it is what the present life carries; one that is over swaps
-    /// [`Change::FinalCell`](crate::shared::Change::Late) of the cell as it was, and drops it once that is in.
+    /// Journal this value and continue with it, under the same incarnation.
+    ///
+    /// If the cell had a pending expiry, the value resolves it, for every incarnation alike; ask
+    /// again. Otherwise it is the value that the current incarnation carries. An ended incarnation
+    /// instead swaps [`Change::Late`](crate::shared::Change::Late) of the unchanged cell, and drops
+    /// it once that is in.
     Continue(OwnValue),
-    /// The writer was retired: this life is over. It begins another, and settles this cell late.
+    /// The writer was retired: this incarnation has ended. The node begins another, and settles
+    /// this cell late.
     Retired,
-    /// The store knows a newer one of this cell than its writer does, which went back to an older state or has a twin. A life that
-    /// is over has nothing left to say of it and drops it; the present life may not go on under this incarnation.
+    /// The store has a newer state of this cell than its writer: the writer went back to an older
+    /// state, or a duplicate instance runs. An ended incarnation drops the cell. The current one
+    /// must not continue.
     Superseded,
-    /// The row has to move before the store can say: [`Change::Lapse`](crate::shared::Change::Lapse) if it is due, else
+    /// The row has to move before the store can decide: by
+    /// [`Change::Lapse`](crate::shared::Change::Lapse) if it is due, else by
     /// [`Change::CatchUp`](crate::shared::Change::CatchUp) to the cell's epoch.
     Move,
 }
 
 impl OwnValue {
-    /// The cell after an add, or `None` if its running value cannot grow by that much.
+    /// Returns the cell after an add, or `None` if its running value would overflow.
     #[must_use]
     pub fn added(self, delta: i64) -> Option<OwnValue> {
         let delta = i128::from(delta);
@@ -77,18 +88,19 @@ impl OwnValue {
         Some(OwnValue { value, total, has_value: true, ..self })
     }
 
-    /// What there is to put, under the next number of the writer's sequence.
+    /// Returns the put of this cell, under the next number of the writer's sequence, if any is due.
     pub fn put(&self, cell: CellId, seq: Seq) -> Option<Put> {
         let ready = self.has_value && self.pending_expiry.is_none();
         ready.then_some(Put { cell, epoch: self.epoch, seq, value: self.value, total: self.total })
     }
 
-    /// The cell of a node that knows of an expiry, once that time has come: what was added before expires, what comes after counts in
-    /// the next life. Asked before each add and each read. `seq` is the next number of the writer's sequence, under which this is said.
+    /// Expires the cell by the node's clock, once its known expiry has come. Earlier adds expire;
+    /// later ones count in the next epoch. Called before each add and each read. `seq` is the next
+    /// number of the writer's sequence, which the expiry takes.
     #[must_use]
     pub fn lapse(self, now: Millis, seq: Seq) -> OwnValue {
         match self.expires_at {
-            // While one lapse waits to be confirmed there is no row to have learnt a second expiry from.
+            // While one expiry waits for confirmation there is no row that could show a second one.
             Some(expires_at) if expires_at <= now && self.pending_expiry.is_none() => OwnValue {
                 epoch: self.epoch.expired(expires_at),
                 pending_expiry: Some(PendingExpiry { epoch: self.epoch, value: self.value, expires_at, seq }),
@@ -100,7 +112,7 @@ impl OwnValue {
         }
     }
 
-    /// The cell with what the row says of its expiry.
+    /// Returns the cell with the row's expiry.
     #[must_use]
     pub fn with_row_expiry(self, row: &Snapshot) -> OwnValue {
         if self.epoch == row.epoch && self.pending_expiry.is_none() {
@@ -110,8 +122,11 @@ impl OwnValue {
         }
     }
 
-    /// What a verdict on a put of this cell means for it. Never `Superseded`: that a put was overtaken says nothing of a newer one. The
-    /// caller, who knows which seq was the newest, takes [`Verdict::Older`] on that one as such. `seq` is the newest that the writer gave to the cell.
+    /// Returns the next step after a verdict on a put of this cell; `seq` is the newest that the
+    /// writer gave to the cell.
+    ///
+    /// Never `Superseded`: an overtaken put does not prove a newer state. The caller knows the
+    /// newest seq and treats [`Verdict::Older`] on that one as superseded.
     pub fn on_verdict(&self, put: &Put, verdict: &Verdict, seq: Seq) -> NextStep {
         if put.epoch != self.epoch || self.pending_expiry.is_some() {
             return NextStep::Keep;
@@ -121,7 +136,8 @@ impl OwnValue {
             Verdict::Behind { .. } => NextStep::Move,
             Verdict::Closed { .. } => NextStep::Retired,
             Verdict::Stale { epoch, kept, expired } => {
-                // Who knew of the expiry made its adds for a life that is over. Who did not meant them to count.
+                // A writer that knew the expiry made its adds for the ended epoch. One that did not
+                // meant them to count.
                 let knew = expired.is_some() && expired == self.expires_at;
                 NextStep::Continue(match knew {
                     true => {
@@ -133,8 +149,9 @@ impl OwnValue {
         }
     }
 
-    /// What a row means for this cell: as [`OwnValue::on_verdict`], and also for one that lapsed, or that the store knows better. `seq` is the
-    /// newest that its writer gave to it, under whatever epoch; 0 if none.
+    /// Returns the next step after reading a row: as [`OwnValue::on_verdict`], and also for a
+    /// pending expiry or a newer state in the store. `seq` is the newest that its writer gave to
+    /// the cell, under any epoch; 0 if none.
     pub fn on_row(&self, cell: CellId, seq: Seq, row: &Snapshot, at: Millis) -> NextStep {
         if row.newest(cell).is_some_and(|newest| newest > seq) {
             return NextStep::Superseded;
@@ -153,7 +170,8 @@ impl OwnValue {
         }
     }
 
-    /// What a lapse came to, as soon as the row can tell: the next life alone, or both parts under the epoch that went on.
+    /// Resolves a pending expiry once the row can decide it: the new epoch alone, or both parts
+    /// under the epoch that went on.
     fn resolve_expiry(&self, lapsed: &PendingExpiry, cell: CellId, row: &Snapshot, at: Millis) -> NextStep {
         if row.is_due(at) || row.epoch < lapsed.epoch {
             return NextStep::Move;
@@ -162,7 +180,7 @@ impl OwnValue {
             .spent
             .get(&cell)
             .is_some_and(|spent| spent.epoch == lapsed.epoch && spent.expired == Some(lapsed.expires_at));
-        // Or another heir has found it confirmed.
+        // Another successor may have found it confirmed.
         let known = row.last(cell).is_some_and(|last| last.epoch == self.epoch);
         if confirmed || known || row.epoch == self.epoch {
             return NextStep::Continue(
@@ -173,13 +191,13 @@ impl OwnValue {
             // This node's clock is ahead of the store's: wait.
             return NextStep::Keep;
         }
-        // The expiry was taken back or put off before its time, or the epoch ended otherwise.
+        // The expiry was removed or postponed in time, or the epoch ended otherwise.
         let (epoch, value, total, let_go) = (lapsed.epoch, lapsed.value, self.total, self.expired_seq);
         let before = OwnValue { epoch, value, total, expired_seq: let_go, has_value: true, ..OwnValue::default() };
         NextStep::Continue(before.plus(self.value).with_row_expiry(row))
     }
 
-    /// What is left of the cell, less what was kept of it, under an epoch.
+    /// Returns the rest of the cell, less the kept part, under an epoch.
     fn carry_into(&self, kept: i128, epoch: Epoch) -> OwnValue {
         let value = self.value.saturating_sub(kept);
         OwnValue {
@@ -192,13 +210,13 @@ impl OwnValue {
         }
     }
 
-    /// What a life that is over still owes: its last word.
+    /// Returns the final cell of an ended incarnation, if it has an uncounted value.
     pub fn final_cell(&self, cell: CellId, seq: Seq) -> Option<FinalCell> {
         let put = self.put(cell, seq)?;
         Some(FinalCell { put, expires_at: self.expires_at, expired_seq: self.expired_seq })
     }
 
-    /// With more of the same epoch.
+    /// Returns the cell with more of the same epoch.
     pub(super) fn plus(self, value: i128) -> OwnValue {
         let value = self.value.saturating_add(value);
         OwnValue { value, has_value: self.has_value || value != 0, ..self }

@@ -1,26 +1,32 @@
-//! Tokens on a shared store: who applies a mutation that may have been sent to several nodes.
+//! Claims of tokens on a shared store: they decide which node applies a mutation sent to several
+//! nodes.
 //!
-//! In: what the store has under a token, and a claim. Out: whether the claimant may apply it, or what became of it.
+//! In: the store's present claim of a token, and a new claim. Out: permission to apply the
+//! mutation, or the reply of an earlier attempt.
 //!
 //! Invariants:
-//! - at most one attempt ever holds a token, until it gives it back unapplied;
-//! - once a reply is kept, every claim of that token with that payload gets it, until the window ends;
-//! - a claim that arrives after its own window is refused, so that a late one cannot begin a second life.
+//! - at most one attempt holds a token, until it releases it unapplied;
+//! - once a reply is stored, every claim of that token with that payload gets it, until the window
+//!   ends;
+//! - a claim that arrives after its own window is refused, so a late one cannot apply the mutation
+//!   again.
 //!
-//! An attempt whose claim is of unknown outcome sends the same claim again. A claim left behind by a crash is ended by its node, which
-//! finds the reply in its journal, or knows by its absence that nothing was applied.
+//! An attempt sends the same claim again if the outcome of the first is unknown. After a crash the
+//! node ends its open claim: its journal has the reply, or its absence proves that nothing was
+//! applied.
 //!
-//! Not here: when a token is too old to be claimed at all, and what a reply's bytes mean (the engine).
+//! Not here: the age limit of tokens, and the encoding of replies (the engine).
 
 use std::time::Duration;
 
 use crate::token::TOKEN_AHEAD_MAX;
 use crate::{Millis, Writer};
 
-/// Longest token. A UUID has 36 bytes; a few times that leaves room for a prefix and no room to store data in tokens.
+/// Longest token. A UUID has 36 bytes; this leaves room for a prefix, but none to store data in
+/// tokens.
 pub const TOKEN_BYTES_MAX: usize = 128;
 
-/// Longest reply kept with a token: a name of 512 bytes, a value, and room to spare.
+/// Longest reply stored with a token: a name of 512 bytes, a value, and room to spare.
 pub const CLAIM_REPLY_BYTES_MAX: usize = 1_024;
 
 /// The idempotency id of one mutation.
@@ -31,69 +37,69 @@ pub struct ClaimToken(Box<[u8]>); // at most TOKEN_BYTES_MAX bytes
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("token is too long: {bytes} bytes, at most {TOKEN_BYTES_MAX} are allowed")]
 pub struct TokenTooLong {
-    /// Length of the token that was refused.
+    /// Length of the refused token.
     pub bytes: usize,
 }
 
 /// A claim to a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Which token.
+    /// The token.
     pub token: ClaimToken,
-    /// Who will apply it.
+    /// Writer that will apply the mutation.
     pub owner: Writer,
-    /// Which try of the owner's: drawn for each command it runs.
+    /// Attempt of the owner: drawn at random for each command that it runs.
     pub attempt: u64,
-    /// Digest of what is to be applied: the same token must mean the same.
+    /// Digest of the mutation: equal tokens must have equal digests.
     pub payload: u64,
-    /// When the window ends, by the store's clock.
+    /// End of the window, by the store's clock.
     pub forget_at: Millis,
-    /// The reply, at most [`CLAIM_REPLY_BYTES_MAX`] bytes; none while it is in flight.
+    /// Reply, at most [`CLAIM_REPLY_BYTES_MAX`] bytes; `None` while it is in flight.
     pub reply: Option<Box<[u8]>>,
 }
 
-/// What a store answers to a claim.
+/// Verdict of a store on a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimVerdict {
-    /// Apply it, then end the claim.
+    /// The caller applies the mutation, then ends the claim.
     Claimed,
-    /// Another attempt has it.
+    /// Another attempt holds the token.
     InFlight {
-        /// Whose.
+        /// Owner of that attempt.
         owner: Writer,
-        /// Which. An owner that meets an attempt of its own that it knows to be over ends it first.
+        /// That attempt. An owner that meets a finished attempt of its own ends it first.
         attempt: u64,
     },
-    /// It was applied: this is the reply.
+    /// It was applied before; this is the reply.
     Done {
         /// The reply.
         reply: Box<[u8]>,
     },
-    /// The token was used for something else.
+    /// The token was used for another mutation.
     Mismatch,
     /// The claim's own window is over.
     TooLate,
 }
 
-/// How a claim ends.
+/// End of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimEnd {
     /// Applied, with this reply.
     Done(Box<[u8]>),
-    /// Not applied, and it never will be by this attempt.
+    /// Not applied, and never will be by this attempt.
     Released,
 }
 
-/// What a store answers to the end of a claim.
+/// Verdict of a store on the end of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimEndVerdict {
-    /// It is so, now or since an earlier try.
+    /// Ended, now or by an earlier call.
     Ended,
-    /// The token is not with this attempt.
+    /// This attempt does not hold the token.
     NotHeld,
 }
 
-/// What a store answers to a claim that is put back.
+/// Verdict of a store on a restored claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestoreVerdict {
     /// The store has the claim and its reply now.
@@ -113,22 +119,22 @@ impl ClaimToken {
         Ok(ClaimToken(bytes.into()))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// When a claim that is made at this time of the store is forgotten.
+/// Returns the time at which a claim made now, by the store's clock, is forgotten.
 ///
-/// A token may carry a time up to [`TOKEN_AHEAD_MAX`] ahead of the store's clock, and is fresh for a window from then. The
-/// same again is a margin for the time that a claim is under way.
+/// A token may carry a time up to [`TOKEN_AHEAD_MAX`] ahead of the store's clock, and is fresh for
+/// a window from then. A second [`TOKEN_AHEAD_MAX`] is the margin for a claim under way.
 pub fn forget_at(at: Millis, window: Duration) -> Millis {
     let kept_for = window.saturating_add(2 * TOKEN_AHEAD_MAX);
     Millis(at.0.saturating_add(u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// Claims a token. `known` is what the store has under it.
+/// Claims a token. `known` is the store's present claim of it.
 pub fn claim(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> ClaimVerdict {
     if asked.forget_at <= at {
         return ClaimVerdict::TooLate;
@@ -151,7 +157,8 @@ pub fn claim(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> ClaimVerdi
     }
 }
 
-/// Ends an attempt's claim. Named by owner and attempt, so that a late end cannot end another's.
+/// Ends an attempt's claim. Owner and attempt identify it, so a late end cannot end another's
+/// claim.
 pub fn end(known: &mut Option<Claim>, owner: Writer, attempt: u64, end: &ClaimEnd) -> ClaimEndVerdict {
     let held = known.as_mut().filter(|known| (known.owner, known.attempt) == (owner, attempt));
     match (held, end) {
@@ -167,10 +174,10 @@ pub fn end(known: &mut Option<Claim>, owner: Writer, attempt: u64, end: &ClaimEn
     }
 }
 
-/// Puts back a claim that was applied, with its reply. `known` is the store's claim of the token.
+/// Restores a claim that was applied, with its reply. `known` is the store's claim of the token.
 ///
-/// An open claim of the same node gets the reply: a node looks a token up in its own records before it claims it, so the
-/// open claim is the one that led to this reply.
+/// An open claim of the same node gets the reply. A node searches its own records for a token
+/// before it claims it. So the open claim is the one that led to this reply.
 pub fn restore(known: &mut Option<Claim>, asked: &Claim, at: Millis) -> RestoreVerdict {
     if asked.forget_at <= at {
         return RestoreVerdict::Known;

@@ -1,33 +1,37 @@
-//! What a life that is over still owes, settled on the row itself.
+//! Settles the uncounted value of an ended incarnation on the row itself.
 //!
-//! In: a row, and the last that a writer said of a cell. Out: the row with that counted, once, whoever brings it.
+//! In: a row, and a writer's final cell. Out: the row with that value counted, once, for any number
+//! of successors that bring it.
 //!
 //! Invariants:
-//! - by seq: what the row has of the cell, under whatever epoch, is at least as new, or this is the newest and is remembered as such;
-//! - so it may be repeated and reordered, and brought by any number of heirs: the newest of all is what counts;
-//! - what is added to the value is the rest, never what the store kept before;
-//! - the cell is closed by it: whatever of its writer is still under way is told so, and counts nothing.
+//! - the seq decides. If the row's state of the cell, under any epoch, is at least as new, it
+//!   stays. Otherwise the final cell becomes the newest state;
+//! - so a final cell may be repeated, reordered, and brought by any number of successors: the
+//!   newest one counts;
+//! - only the uncounted rest is added, never the part that the store kept before;
+//! - settling closes the cell: puts of its writer still under way are refused, and count nothing.
 //!
-//! Not here: which lives are over, and asking the store with a put first (the engine).
+//! Not here: deciding which incarnations have ended, and trying a put first (the engine).
 
 use crate::Millis;
 use crate::shared::{Put, RowCell, Seq, Snapshot, SpentCell};
 
-/// The last that a life said of a cell.
+/// The final state of a cell of an ended incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FinalCell {
-    /// What it said.
+    /// Its last put.
     pub put: Put,
-    /// The expiry that it knew of: if the put's epoch ended by it, the rest has expired too.
+    /// Expiry that the writer knew. If the put's epoch ended by it, the rest has expired too.
     pub expires_at: Option<Millis>,
-    /// The seq at which it last let something expire; 0 if it never did.
+    /// Seq at which the writer last let a value expire; 0 if never.
     pub expired_seq: Seq,
 }
 
-/// Counts what the row does not know of a cell; whether there was any news.
+/// Counts the part of a final cell that the row does not know; returns true if it was new.
 pub(super) fn settle(row: &mut Snapshot, late: &FinalCell, at: Millis) -> bool {
     let FinalCell { put, expires_at, .. } = late;
-    // A writer's sequence goes on through all epochs, so a seq at least as great has all of this in it, or took its place.
+    // A writer's sequence goes on through all epochs. A seq at least as great includes this state
+    // or replaced it.
     if row.newest(put.cell).is_some_and(|seq| seq >= put.seq) {
         return false;
     }
@@ -41,16 +45,20 @@ pub(super) fn settle(row: &mut Snapshot, late: &FinalCell, at: Millis) -> bool {
     true
 }
 
-/// What the row has not counted of a life: over all its epochs, for an heir from before a carry has, under the old epoch, what another has under
-/// the new one. What one of them has counted and another, who knew more, let expire, is not taken back: it may have been taken, or have
-/// expired, since.
+/// Returns the value of an incarnation that the row has not counted, over all its epochs. A
+/// successor from before a carry has under the old epoch the value that another has under the new
+/// one.
+///
+/// The row keeps a value that one successor counted, even if a better informed one let it expire.
+/// It may have been taken, or have expired, since.
 fn uncounted_value(row: &Snapshot, FinalCell { put, expired_seq: let_go, .. }: &FinalCell) -> i128 {
     match row.last(put.cell) {
-        // The put is what its writer carried on from there, and no heir has settled any of it, or only what is no longer in it.
+        // The writer carried this put on from there. No successor has settled any of it, or only a
+        // part that it no longer contains.
         Some(last) if last.epoch < put.epoch && (last.seq < *let_go || !row.is_closed(put.cell)) => {
             put.value.saturating_sub(row.recounted_value(put))
         }
-        // A row that lost the put's epoch lost what was counted when that began.
+        // A row that lost the put's epoch also lost the value counted at its beginning.
         Some(last) if put.epoch <= row.epoch => put.total.saturating_sub(last.total),
         _ => put.value.saturating_sub(row.recounted_value(put)),
     }
@@ -68,7 +76,8 @@ fn settle_present(row: &mut Snapshot, put: &Put, rest: i128, at: Millis) {
 }
 
 fn settle_past(row: &mut Snapshot, put: &Put, rest: i128, expires_at: Option<Millis>, at: Millis) {
-    // To another heir the next life had begun, and to this one, who says more, it had not: it is counted where the other was.
+    // For another successor the next epoch had begun, for this better informed one it had not. The
+    // value counts in the cell of the other.
     if let Some(held) = row.cells.get_mut(&put.cell) {
         let value = held.value.saturating_add(rest);
         *held = RowCell { seq: put.seq, value, total: put.total, closed: true };
@@ -79,7 +88,8 @@ fn settle_past(row: &mut Snapshot, put: &Put, rest: i128, expires_at: Option<Mil
             add_to_base(row, rest);
             record_spent(row, &Put { epoch, value: value.saturating_add(rest), ..*put }, expired, at);
         }
-        // The rest has expired: no more was kept than before, and whoever comes later has it in its total, too.
+        // The rest has expired. The kept value stays; a later successor has the rest in its total,
+        // too.
         Some(SpentCell { epoch, value, expired, .. })
             if epoch == put.epoch && expired.is_some() && expired == expires_at =>
         {
@@ -92,23 +102,24 @@ fn settle_past(row: &mut Snapshot, put: &Put, rest: i128, expires_at: Option<Mil
     }
 }
 
-/// The cell is over, and counts by itself until it is folded.
+/// Inserts the closed cell, which counts by itself until it is folded.
 fn insert_closed(row: &mut Snapshot, put: &Put, rest: i128) {
     let Put { cell, seq, value, total, .. } = *put;
     let held = row.cells.insert(cell, RowCell { seq, value, total, closed: true });
-    // What another heir has settled of it under an epoch before is in the base, and would count again.
+    // The part that another successor settled under an earlier epoch is in the base already, and
+    // must not count twice.
     let more = value.saturating_sub(held.map_or(0, |held| held.value));
     add_to_base(row, rest.saturating_sub(more));
 }
 
-/// Adds to the counter as it is now. Nothing to add does not make it exist.
+/// Adds to the counter's present value. An add of 0 does not make it exist.
 fn add_to_base(row: &mut Snapshot, rest: i128) {
     if rest != 0 {
         row.base = Some(row.base.unwrap_or(0).saturating_add(rest));
     }
 }
 
-/// The cell is over, and this was kept of it.
+/// Records the closed cell and its kept value.
 fn record_spent(row: &mut Snapshot, put: &Put, expired: Option<Millis>, at: Millis) {
     let Put { cell, epoch, seq, value, total } = *put;
     row.spent.insert(cell, SpentCell { epoch, seq, value, total, closed: true, expired, at });

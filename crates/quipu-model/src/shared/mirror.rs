@@ -1,20 +1,24 @@
 //! Mirrors a counter's row from one store into another, writer by writer.
 //!
-//! In: the row in the source, the row in the target, and the target's registry. Out: the target's next row, or the reason for a refusal.
+//! In: the row in the source, the row in the target, and the target's registry. Out: the target's
+//! next row, or the reason for a refusal.
 //!
-//! A cell keeps its writer, sequence and value, and the newest per cell wins, as everywhere. So a mirrored row that comes back changes nothing.
-//! What a base holds has no writer. The part of it that folded cells brought is known while the row remembers them; the rest is the *unattributed base*.
+//! A cell keeps its writer, seq and value, and the newest per cell wins. So a mirrored row that
+//! comes back changes nothing. A base has no writer. The row knows the part of its base that came
+//! from folded cells while it remembers these cells; the rest is the *unattributed base*.
 //!
-//! A swap that mirrors is named after the source row: which row, how many swaps it had seen, and whether the target had counts of its own that it kept. The names
-//! tell whether one row descends from the other.
+//! The id of a mirroring swap describes the source row: its tag, its number of swaps, and a flag if
+//! the target kept counts of its own. These ids show if one row descends from the other.
 //!
 //! Invariants:
-//! - each add counts once in the target: in its writer's cell, or in the base that it was folded into;
-//! - an add that only the target knows is never dropped: what would drop it is refused;
-//! - two counters that have nothing in common but their name are never added up: that is refused;
+//! - each add counts once in the target: in its writer's cell, or in the base that it was folded
+//!   into;
+//! - an add that only the target knows is never dropped; the mirror refuses instead;
+//! - two unrelated counters of the same name are never added up; the mirror refuses instead;
 //! - mirroring twice, or back, changes nothing.
 //!
-//! Not here: bodies of sketches; registering the writers in the target (the caller does, before the swap).
+//! Not here: bodies of sketches; registering the writers in the target, which the caller does
+//! before the swap.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -23,36 +27,36 @@ use crate::Millis;
 use crate::shared::{CellId, FetchedRow, NextRow, RowCell, RowVersion, Seq, Snapshot, SpentCell, SwapId, WriterStage};
 use crate::{Epoch, Writer};
 
-/// A row, and a number that stands for the store it is in.
+/// A row with the number of its store.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredRow<'r> {
-    /// The row as it was read.
+    /// The row as fetched.
     pub fetched: &'r FetchedRow,
-    /// A hash of the store's address.
+    /// Hash of the store's address.
     pub store: u64,
 }
 
-/// Why a row is not mirrored. Nothing was changed.
+/// Reason for not mirroring a row. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[error("{}", self.text())]
 pub enum MirrorError {
-    /// It has bodies.
+    /// The row has bodies.
     Sketch,
     /// The rows are unrelated, and both have counts.
     Unrelated,
     /// The unattributed bases differ.
     Base,
-    /// The source's epoch is newer, and the target has counts that the source does not know.
+    /// The source's epoch is newer, and the target has counts unknown to the source.
     SourceNewer,
     /// The target's epoch is newer.
     TargetNewer,
-    /// One number of a writer's sequence has two values.
+    /// One seq of a writer has two values.
     Damaged,
 }
 
 impl MirrorError {
-    /// What to tell an operator: what is in the way, and what to do.
+    /// Text for an operator: cause and remedy.
     pub fn text(self) -> &'static str {
         match self {
             MirrorError::Sketch => "it is a sketch, and sketches are not copied",
@@ -75,19 +79,19 @@ impl MirrorError {
     }
 }
 
-/// How two rows descend from each other.
+/// Descent of two rows from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Descent {
     /// The source has seen every swap of the target.
     SourceAhead,
     /// The target has seen every swap of the source.
     TargetAhead,
-    /// They have something in common, and both have seen swaps since.
+    /// They share swaps, and both have seen others since.
     Diverged,
     Unrelated,
 }
 
-/// A cell of the present epoch, wherever the row holds it.
+/// A cell of the present epoch, open, closed or folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MirrorCell {
     seq: Seq,
@@ -99,14 +103,15 @@ struct MirrorCell {
 
 type MirrorCells = BTreeMap<CellId, MirrorCell>;
 
-/// The next row of the target. `stages` are those of the target's registry; an unknown writer is about to be registered as live.
+/// Computes the next row of the target. `stages` are those of the target's registry; the caller
+/// registers unknown writers as live.
 pub fn mirror(
     source: StoredRow<'_>,
     target: StoredRow<'_>,
     stages: &BTreeMap<Writer, WriterStage>,
 ) -> Result<NextRow, MirrorError> {
     let at = target.fetched.at;
-    // Both by one clock: an expiry that only one of the clocks has reached is no difference.
+    // Both by one clock: an expiry that only one clock has reached makes no difference.
     let from = source.fetched.snapshot.as_of(at);
     let to = target.fetched.snapshot.as_of(at);
     if !from.exists() && !to.exists() {
@@ -138,7 +143,7 @@ pub fn mirror(
     Ok(NextRow::Row(next))
 }
 
-/// What the target's next row is made of.
+/// Parts of the target's next row.
 struct MirrorParts {
     /// The unattributed base.
     base: i128,
@@ -148,7 +153,7 @@ struct MirrorParts {
     theirs: MirrorCells,
 }
 
-/// The parts of the next row; none if the target's is as it should be.
+/// Returns the parts of the next row; `None` if the target's row is up to date.
 fn parts(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<Option<MirrorParts>, MirrorError> {
     let (ours, theirs) = (entries(from), entries(to));
     let base = unattributed(from, &ours);
@@ -184,9 +189,10 @@ fn parts(from: &Snapshot, to: &Snapshot, descent: Descent) -> Result<Option<Mirr
     }
 }
 
-/// The parts of two rows of one epoch whose bases agree.
+/// Returns the parts of two rows of one epoch if their bases agree.
 ///
-/// A folded cell that only one side knows was folded there, or was folded by both and forgotten by the other, whose unattributed base then has it. The bases tell which.
+/// A folded cell that only one side knows has two possible histories. That side alone folded it, or
+/// both folded it and the other forgot it, and has it in its unattributed base. The bases decide.
 fn agreed(
     from: &Snapshot,
     to: &Snapshot,
@@ -204,11 +210,11 @@ fn agreed(
     if agree && (!agree_in_common || common == base) {
         return Some(MirrorParts { base, ours: all.0, theirs: all.1 });
     }
-    // If both agree, both readings are possible.
+    // If both sides agree, both histories are possible.
     (!agree && agree_in_common && descent != Descent::Unrelated).then_some(MirrorParts { base: common, ours, theirs })
 }
 
-/// The target's row with the source's cells in it, not signed.
+/// Returns the target's row with the source's cells, without the new swap.
 fn merged(
     from: &Snapshot,
     to: &Snapshot,
@@ -257,7 +263,8 @@ fn merged(
     next
 }
 
-/// The cells of the present epoch: those that count by themselves, and those that were folded into the base.
+/// Returns the cells of the present epoch: those that count by themselves, and those folded into
+/// the base.
 fn entries(row: &Snapshot) -> MirrorCells {
     let of_epoch = |epoch: Epoch| epoch == row.epoch;
     let folded = row.spent.iter().filter(|(_, spent)| of_epoch(spent.epoch));
@@ -270,20 +277,21 @@ fn entries(row: &Snapshot) -> MirrorCells {
     folded.chain(held).collect()
 }
 
-/// The part of the base that no remembered cell was folded into it.
+/// Returns the part of the base that does not come from a remembered folded cell.
 fn unattributed(row: &Snapshot, entries: &MirrorCells) -> i128 {
     let folded = entries.values().filter(|entry| entry.folded).map(|entry| entry.value);
     folded.fold(row.base.unwrap_or(0), i128::saturating_sub)
 }
 
-/// Whether a row has all of these cells, as new as this or newer, under whatever epoch.
+/// Returns true if a row has all of these cells, at least as new, under any epoch.
 fn knows_all(row: &Snapshot, entries: &MirrorCells) -> bool {
     entries.iter().all(|(id, entry)| row.newest(*id).is_some_and(|newest| newest >= entry.seq))
 }
 
 fn descent(source: StoredRow<'_>, target: StoredRow<'_>) -> Descent {
     let (from, to) = (&source.fetched.snapshot, &target.fetched.snapshot);
-    // A row that kept counts of its own has more than the row that it mirrored, though it has seen no swap since.
+    // A row with counts of its own has more than the row that it mirrored, though it has seen no
+    // swap since.
     let last = |origin: StoredRow<'_>, row: &Snapshot| {
         let mark = row.swaps.last().and_then(|id| decode_mark(origin, *id));
         mark.is_some_and(|mark| mark.swaps <= origin.fetched.snapshot.version.swaps && !mark.keeps_own)
@@ -304,32 +312,32 @@ fn descent(source: StoredRow<'_>, target: StoredRow<'_>) -> Descent {
     if any(source, to, None) || any(target, from, None) { Descent::Diverged } else { Descent::Unrelated }
 }
 
-/// What the name of a swap that mirrors says.
+/// Content of a mirroring swap's id.
 struct MirrorMark {
-    /// How many swaps the source row had seen.
+    /// Number of swaps of the source row.
     swaps: u64,
     /// The target kept counts that the source row does not know.
     keeps_own: bool,
 }
 
-/// The bit of a mark for [`MirrorMark::keeps_own`]: no row sees so many swaps.
+/// Bit of a mark for [`MirrorMark::keeps_own`]: no row reaches this number of swaps.
 const KEEPS_OWN: u64 = 1 << 63;
 
-/// The name of a swap that mirrors this row.
+/// Returns the id of a swap that mirrors this row.
 fn encode_mark(row: StoredRow<'_>, keeps_own: bool) -> SwapId {
     let swaps = row.fetched.snapshot.version.swaps & !KEEPS_OWN;
     let flag = if keeps_own { KEEPS_OWN } else { 0 };
     SwapId(u128::from(row_tag(row)) << 64 | u128::from(swaps | flag))
 }
 
-/// The mark in the name of a swap, if it mirrored this row.
+/// Returns the mark in the id of a swap, if the swap mirrored this row.
 fn decode_mark(row: StoredRow<'_>, SwapId(words): SwapId) -> Option<MirrorMark> {
     let low = words as u64;
     let mark = MirrorMark { swaps: low & !KEEPS_OWN, keeps_own: low & KEEPS_OWN != 0 };
     ((words >> 64) as u64 == row_tag(row)).then_some(mark)
 }
 
-/// A row that was forgotten and made anew is another one.
+/// Tag of a row. A row that was forgotten and made anew has another tag.
 fn row_tag(row: StoredRow<'_>) -> u64 {
     let mix = |mixed: u64, word: u64| {
         let mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);

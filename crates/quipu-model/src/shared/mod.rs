@@ -1,23 +1,29 @@
-//! The shared-store protocol: how nodes that meet in one store keep one sum.
+//! Shared-store protocol: keeps one sum of each counter across the nodes of a store.
 //!
-//! In: what a store shows of a counter, and what a node wants. Out: verdicts, the next snapshot to swap in, and what a writer
-//! goes on with. Everything here is a pure function of its arguments; a store holds, compares and replaces these values and
-//! computes nothing itself.
+//! In: the store's row of a counter, and a node's request. Out: verdicts, the next snapshot to swap
+//! in, and a writer's next value. Everything here is a pure function of its arguments. A store
+//! holds, compares and replaces these values and computes nothing itself.
 //!
-//! Invariants, for one counter, over everything that puts, swaps, crashes and retired writers can do:
-//! - each add is in exactly one place: in the row's sum, in what a swap has taken from it, or owed by its writer;
-//! - what a writer owes is its running value less what the store kept of it, and the row remembers what it kept while the writer is
-//!   registered, and for `grace`;
-//! - the present life of a node carries what it owes into its next epoch; a life that is over settles it late, on the row, by seq and total;
-//! - every step may be repeated, delayed and reordered, and its answer lost.
+//! Invariants, for one counter, under any puts, swaps, crashes and retired writers:
+//! - each add is in exactly one place: in the row's sum, in the value that a swap has taken, or in
+//!   the uncounted value of its writer;
+//! - the uncounted value is the writer's running value less the part that the store kept. The row
+//!   remembers that part while the writer is registered, and for `grace`;
+//! - the current incarnation of a node carries its uncounted value into the next epoch. An ended
+//!   incarnation settles it late, on the row, by seq and total;
+//! - every step may be repeated, delayed and reordered, and its reply lost.
 //!
-//! What it takes for granted:
-//! - no message is under way, and no swap computed and not sent, for as long as half of `grace` (what a row kept is dated by the read its
-//!   swap was computed from); how long a writer is away does not matter while it is registered;
-//! - a writer puts only under an epoch that the store has shown it, or [`Epoch::FIRST`](crate::Epoch::FIRST);
-//! - one seq says one thing: each change of what a present life says has its own, and a life that is over gives none.
+//! Assumptions:
+//! - no message is under way, and no computed swap unsent, for longer than half of `grace`. The row
+//!   dates its spent cells by the read that the swap was computed from. A registered writer may be
+//!   away for any time;
+//! - a writer puts only under an epoch that the store has shown it, or
+//!   [`Epoch::FIRST`](crate::Epoch::FIRST);
+//! - one seq stands for one state: each change by a current incarnation has its own seq, and an
+//!   ended incarnation assigns none.
 //!
-//! Not here: when to put, swap, renew and retire, and what to journal before (the engine); where rows live (the adapters).
+//! Not here: when to put, swap, renew and retire, and the journaling before it (the engine);
+//! storage of rows (the adapters).
 
 pub mod snapshot;
 

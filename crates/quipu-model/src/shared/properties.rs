@@ -1,4 +1,4 @@
-//! Laws of the protocol, over rows, puts and schedules that chance makes up.
+//! Laws of the protocol, checked on random rows, puts and schedules.
 
 mod incarnations;
 
@@ -23,19 +23,20 @@ fn epoch(millis: u64) -> Epoch {
     Epoch { millis, node: NodeId(0) }
 }
 
-/// The running value that a writer says as the nth of an epoch.
+/// Running value of a writer's nth put in an epoch.
 fn running(nth: u64) -> i128 {
     i128::from(nth * 31 % 17) - 5
 }
 
-/// What a writer says at one place of its sequence, which goes on through all epochs: always the same. Its life began under epoch 9, and of
-/// each epoch that ended the third was kept.
+/// The put at one position of a writer's sequence, which goes on through all epochs: always the
+/// same. Its incarnation began under epoch 9, and the third put of each ended epoch was kept.
 fn cell_put(node: u64, shard: u16, at: u64, nth: u64) -> Put {
     let (value, before) = (running(nth), running(3) * i128::from(at - 9));
     Put { cell: cell(node, shard), epoch: epoch(at), seq: Seq((at - 9) * 10 + nth), value, total: before + value }
 }
 
-/// What the row has counted of a cell before that epoch, whose life is nowhere behind the row.
+/// Sum that the row counted of a cell before that epoch; the cell's incarnation is never behind the
+/// row.
 fn before(row: &Snapshot, cell: CellId, epoch: Epoch) -> i128 {
     match (row.cells.get(&cell), row.spent.get(&cell)) {
         (Some(held), _) => held.total - held.value,
@@ -49,7 +50,7 @@ fn any_put() -> impl Strategy<Value = Put> {
     (0..3_u64, 0..2_u16, 9..12_u64, 0..6_u64).prop_map(|(node, shard, at, nth)| cell_put(node, shard, at, nth))
 }
 
-/// Rows of epoch 11, with any cells, some of them closed or spent in an epoch before.
+/// Rows of epoch 11, with any cells, some of them closed or spent in an earlier epoch.
 fn any_row() -> impl Strategy<Value = Snapshot> {
     let spent = (0..3_u64, 0..2_u16, 9..12_u64, any::<bool>());
     (vec((0..3_u64, 0..2_u16, 0..6_u64, any::<bool>()), 0..5), vec(spent, 0..4), any::<Option<i8>>()).prop_map(
@@ -60,7 +61,7 @@ fn any_row() -> impl Strategy<Value = Snapshot> {
             };
             let kept = |(node, shard, at, closed): (u64, u16, u64, bool)| {
                 let Put { cell, epoch, seq, value, total } = cell_put(node, shard, at, 3);
-                // What is spent in the row's own epoch was folded, and so was closed.
+                // A spent cell of the row's own epoch was folded, and so was closed.
                 (cell, SpentCell { epoch, seq, value, total, closed: closed || at == 11, expired: None, at: NOW })
             };
             let cells: BTreeMap<_, _> = cells.into_iter().map(held).collect();
@@ -71,7 +72,8 @@ fn any_row() -> impl Strategy<Value = Snapshot> {
     )
 }
 
-/// The row after the puts. Its version stays: a row without one would be taken for new, and younger than the epochs of what is said.
+/// The row after the puts, with its version unchanged. Without a version it would count as new, and
+/// younger than the epochs of the puts.
 fn after(row: &Snapshot, puts: &[Put]) -> Snapshot {
     let mut next = Some(row.clone());
     for cell_put in puts {
@@ -91,7 +93,7 @@ fn swapped(row: &Snapshot, change: Change) -> (Snapshot, Reply) {
     }
 }
 
-/// The row after lives that are over have settled. Its version stays, as above.
+/// The row after ended incarnations have settled. Its version stays, as above.
 fn late(row: &Snapshot, puts: &[Put]) -> Snapshot {
     let settle =
         |row, put: &Put| swapped(&row, Change::Late(FinalCell { put: *put, expires_at: None, expired_seq: Seq(0) })).0;
@@ -143,7 +145,7 @@ proptest! {
     fn what_a_writer_still_owes_and_what_a_row_counts_are_all_it_added(
         row in any_row(), node in 0..3_u64, shard in 0..2_u16, at in 9..12_u64, value in -50..50_i128,
     ) {
-        // A writer's cell is always ahead of what the row has of it.
+        // A writer's cell is always ahead of the row's copy.
         let cell = cell(node, shard);
         let total = before(&row, cell, epoch(at)) + value;
         let own = OwnValue { epoch: epoch(at), value, total, has_value: true, ..OwnValue::default() };
@@ -193,7 +195,7 @@ proptest! {
         let puts: Vec<Put> = puts.into_iter().filter(|cell_put| cell_put.cell != last.cell || before(cell_put)).collect();
         let (first, then) = (late(&after(&row, &puts), &[last]), after(&late(&row, &[last]), &puts));
         prop_assert_eq!(first.sum(), then.sum());
-        // Whether its cell is closed too is left to its retirement, if there was no news.
+        // If there was no news, only retirement decides if its cell is closed too.
         let values = |row: Snapshot| row.cells.into_iter().map(|(id, held)| (id, held.seq, held.value)).collect::<Vec<_>>();
         prop_assert_eq!(values(first), values(then));
     }
@@ -240,7 +242,7 @@ proptest! {
             let (next, _) = swapped(&now, if fold { Change::Fold(writer) } else { Change::Close(writer) });
             prop_assert_eq!(next.sum(), now.sum());
             prop_assert_eq!(next.epoch, now.epoch);
-            // A put of a retired writer's cell is told, and moves nothing.
+            // A put of a retired writer's cell gets its verdict, and moves nothing.
             let retired = |row: &Snapshot| {
                 row.cells.get(&late.cell).is_some_and(|held| held.closed)
                     || !row.cells.contains_key(&late.cell) && row.spent.get(&late.cell).is_some_and(|spent| spent.closed)
@@ -277,7 +279,7 @@ proptest! {
 
     #[test]
     fn a_verdict_needs_no_more_than_comparing(row in any_row(), cell_put in any_put()) {
-        // What a verdict carries is copied from the row: an adapter has nothing to compute.
+        // All values in a verdict are copied from the row: an adapter computes nothing.
         match judge(&row, &cell_put, NOW) {
             Verdict::Closed { value, .. } | Verdict::Stale { kept: value, .. } => {
                 let held = row.cells.get(&cell_put.cell).map(|held| held.value);
@@ -289,7 +291,7 @@ proptest! {
     }
 }
 
-/// One thing that happens to two writers, a row and whoever harvests it.
+/// One event of two writers, a row and its harvester.
 #[derive(Debug, Clone, Copy)]
 enum PairEvent {
     Add(usize, i8),
@@ -319,14 +321,16 @@ fn any_event() -> impl Strategy<Value = PairEvent> {
     ]
 }
 
-/// Two nodes, each with one cell of its present life, and heirs without number of the lives before.
+/// Two nodes, each with one cell of its current incarnation, and any number of successors of
+/// earlier incarnations.
 struct TwoWriters {
     row: Option<Snapshot>,
     writers: [(CellId, OwnValue, u64); 2],
-    over: Vec<Put>, // what each life said last
+    over: Vec<Put>, // last put of each ended incarnation
     puts: Vec<Put>,
     verdicts: Vec<(Put, Verdict)>,
-    fetched: FetchedRow, // what the next swap is computed from; others may act in between
+    // Base of the next swap; other events may come in between.
+    fetched: FetchedRow,
     harvested: i128,
     ids: u128,
 }
@@ -383,7 +387,7 @@ impl TwoWriters {
         }
     }
 
-    /// The present life of a node is over.
+    /// Ends the current incarnation of a node.
     fn begin(&mut self, writer: usize) {
         let (cell, own, seq) = &mut self.writers[writer];
         self.over.extend(own.put(*cell, Seq(*seq + 1)));
@@ -426,7 +430,7 @@ impl TwoWriters {
         }
     }
 
-    /// Both put until they are told that they have nothing left to say.
+    /// Both writers put until no verdict leaves them a value to put.
     fn settle(&mut self) {
         for writer in [0, 1, 0, 1, 0, 1, 0, 1] {
             let (cell, own, seq) = &mut self.writers[writer];

@@ -1,51 +1,57 @@
-//! What a store answers to a running value.
+//! Judges puts of running values: the verdict of a store.
 //!
-//! In: a row, a put, the store's clock. Out: a verdict, and the row with the cell in it if the verdict is `Newest`.
+//! In: a row, a put, the store's clock. Out: a verdict, and for `Newest` the row with the cell.
 //!
 //! Invariants:
 //! - puts of one epoch commute, associate and repeat harmlessly: the newest per cell stays;
-//! - a verdict says what the store holds or kept, never something it worked out: an adapter compares and copies;
-//! - a verdict given for one epoch of a cell says nothing of another: whoever asked compares before acting on it.
+//! - a verdict contains only values that the store holds or kept: an adapter compares and copies;
+//! - a verdict for one epoch of a cell does not apply to another: the caller compares before acting
+//!   on it.
 //!
-//! Not here: what a writer does about a verdict (`carry`).
+//! Not here: the writer's reaction to a verdict (`carry`).
 
 use crate::shared::{CellId, RowCell, RowVersion, Seq, Snapshot};
 use crate::{Epoch, Millis};
 
-/// What a writer says of one of its cells.
+/// A writer's state of one of its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Put {
-    /// Which cell.
+    /// The cell.
     pub cell: CellId,
-    /// The epoch it counts under.
+    /// Epoch that it counts under.
     pub epoch: Epoch,
-    /// Where in the writer's sequence this was said. The same seq always says the same.
+    /// Position in the writer's sequence. A seq always stands for the same state.
     pub seq: Seq,
     /// The running value under that epoch.
     pub value: i128,
-    /// All that was ever added to it, over all epochs: what tells one who comes late how much of it the row does not know.
+    /// Sum of all adds, over all epochs. With it a late settlement computes the part that the row
+    /// does not know.
     pub total: i128,
 }
 
 impl Put {
-    /// What it moves the version of a row on by; see [`RowVersion`].
+    /// Amount that the put adds to the version of a row, after [`RowVersion`].
     pub fn stride(&self) -> u64 {
         let CellId { writer, shard } = self.cell;
         RowVersion::stride(&[writer.node.0, writer.incarnation.0, u64::from(shard.0), self.seq.0])
     }
 }
 
-/// What a store answers to one put. One variant per thing that the writer does next.
+/// Verdict of a store on one put. One variant for each distinct next step of the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is in the row, now or since an earlier try.
+    /// It is in the row, now or by an earlier call.
     Newest,
-    /// The row knows a newer one of this cell. Nothing changed, nothing to do, if the put was overtaken by another. Told of a put with
-    /// the newest seq that its writer has given, it means [`Told::Superseded`](crate::shared::Told::Outdone): whoever asked knows that seq.
+    /// The row has a newer state of this cell. Nothing changed, and nothing is to be done if
+    /// another put overtook this one.
+    ///
+    /// For a put with the newest seq of its writer, it means
+    /// [`NextStep::Superseded`](crate::shared::NextStep::Superseded). The caller knows that seq.
     Older,
-    /// The writer was retired. This much of the put's epoch was kept, and is or was counted; no more will be by puts of this incarnation.
+    /// The writer was retired. This part of the put's epoch was kept, and is or was counted. Puts
+    /// of this incarnation add no more.
     Closed {
-        /// The newest that was kept.
+        /// Newest seq that was kept.
         seq: Seq,
         /// Its value; 0 if nothing was kept under the put's epoch.
         value: i128,
@@ -54,19 +60,20 @@ pub enum Verdict {
     Stale {
         /// The row's epoch.
         epoch: Epoch,
-        /// What was kept of this cell when the put's epoch ended; 0 if it was not there.
+        /// Value of this cell that was kept when the put's epoch ended; 0 if it was absent.
         kept: i128,
-        /// The expiry by which the put's epoch ended, if the row knows that it did.
+        /// Expiry by which the put's epoch ended, if the row knows it.
         expired: Option<Millis>,
     },
-    /// The row must move first: it is due to expire, or it lost what it knew of the put's epoch. Read, swap, put again.
+    /// The row must move first: it is due to expire, or it lost the put's epoch. Read, swap, put
+    /// again.
     Behind {
         /// The row's epoch.
         epoch: Epoch,
     },
 }
 
-/// Puts a cell into a row; `None` is a row that the store does not have.
+/// Puts a cell into a row; a row of `None` is absent in the store.
 pub fn put(row: &mut Option<Snapshot>, put: &Put, at: Millis) -> Verdict {
     let Some(row) = row else {
         let version = RowVersion { born_at: at, ..RowVersion::ABSENT };
@@ -82,7 +89,7 @@ pub fn put(row: &mut Option<Snapshot>, put: &Put, at: Millis) -> Verdict {
     verdict
 }
 
-/// The verdict on a put, without putting it.
+/// Returns the verdict on a put without applying it.
 pub fn judge(row: &Snapshot, put: &Put, at: Millis) -> Verdict {
     if row.is_due(at) || put.epoch > row.epoch {
         return Verdict::Behind { epoch: row.epoch };
@@ -98,7 +105,8 @@ fn judge_present(row: &Snapshot, put: &Put) -> Verdict {
         (None, Some(spent)) if spent.closed && spent.epoch == put.epoch => {
             Verdict::Closed { seq: spent.seq, value: spent.value }
         }
-        // A writer retired in an earlier epoch stays so: it would be an open cell that nobody closes again.
+        // A writer retired in an earlier epoch stays retired: no later step would close a new open
+        // cell.
         (None, Some(spent)) if spent.closed => Verdict::Closed { seq: spent.seq, value: 0 },
         (None, _) => Verdict::Newest,
     }
@@ -111,7 +119,8 @@ fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
     match row.spent.get(&put.cell) {
         Some(spent) if spent.epoch > put.epoch => judge_superseded(put, spent.seq, spent.closed),
         Some(spent) => {
-            // What was kept under an epoch before the put's is no part of the put: the writer knew, and began anew.
+            // A value kept under an epoch before the put's is no part of the put: the writer knew
+            // of it, and began anew.
             let same = spent.epoch == put.epoch;
             let kept = if same { spent.value } else { 0 };
             if spent.closed {
@@ -126,9 +135,10 @@ fn judge_past(row: &Snapshot, put: &Put) -> Verdict {
     }
 }
 
-/// The verdict on a put of an earlier epoch than the row has of its cell.
+/// Returns the verdict on a put of an earlier epoch than the row has of its cell.
 fn judge_superseded(put: &Put, seq: Seq, closed: bool) -> Verdict {
-    // To an heir the epoch of the put had expired, and to the writer, who says more, the expiry was called off.
+    // For a successor the epoch of the put had expired. For the better informed writer the expiry
+    // was called off.
     if closed && seq < put.seq { Verdict::Closed { seq, value: 0 } } else { Verdict::Older }
 }
 

@@ -1,45 +1,48 @@
-//! What a node shows of a counter: its own cells, laid over the newest row it has seen.
+//! Reads a counter on a node: merges the node's own cells into the newest fetched row.
 //!
-//! In: one row, the time, and the node's own cells of that counter. Out: their sum, which may not fit a reply.
+//! In: one row, the time, and the node's own cells of that counter. Out: their sum, which may not
+//! fit a reply.
 //!
 //! Invariants:
-//! - cells of two rows are never mixed: foreign cells are those of this one row;
-//! - own adds count at once, and once: what the row has of an own cell is replaced, what a swap took of it is subtracted;
-//! - sums are made in i128.
+//! - cells of two rows are never mixed: all foreign cells come from this one row;
+//! - own adds count at once, and once: the own cell replaces the row's copy, less the part that a
+//!   swap took;
+//! - sums are computed in i128.
 //!
-//! Not here: how old a row may be, and fetching it (the engine).
+//! Not here: the greatest age of a row, and fetching it (the engine).
 
 use crate::shared::{CellId, FetchedRow, NextStep, OwnValue, Seq, Snapshot, late};
 use crate::{Epoch, Millis};
 
-/// A counter as one node sees it.
+/// A counter's value on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Total {
-    /// The sum over all writers; 0 if it does not exist.
+    /// Sum over all writers; 0 if the counter does not exist.
     pub sum: i128,
-    /// Whether it exists.
+    /// True if the counter exists.
     pub exists: bool,
-    /// Its epoch.
+    /// Epoch of the counter.
     pub epoch: Epoch,
-    /// When it expires.
+    /// Expiry of the counter.
     pub expires_at: Option<Millis>,
-    /// The row is of an epoch that this node knows to be over: only its own cells of the newer one are in the value. Fetch the row.
+    /// This node knows that the row's epoch has ended. The value includes only its own cells of the
+    /// newer epoch. Fetch the row.
     pub behind: bool,
 }
 
 impl Total {
-    /// The value, if a reply can hold it.
+    /// Returns the value, if a reply can hold it.
     pub fn value(&self) -> Result<i64, TooWide> {
         i64::try_from(self.sum).map_err(|_| TooWide { sum: self.sum })
     }
 
-    /// The 64-bit number that is nearest to the sum.
+    /// Returns the 64-bit number nearest to the sum.
     pub fn nearest(&self) -> i64 {
         nearest(self.sum)
     }
 }
 
-/// The 64-bit number that is nearest to a sum.
+/// Returns the 64-bit number nearest to a sum.
 pub fn nearest(sum: i128) -> i64 {
     i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX })
 }
@@ -52,14 +55,15 @@ pub struct TooWide {
     pub sum: i128,
 }
 
-/// Reads a counter at a time, by this node's idea of the store's clock.
+/// Reads a counter at a time, by this node's estimate of the store's clock.
 ///
-/// Each own cell comes with the newest seq that was given to it, as in [`OwnValue::on_row`].
+/// Each own cell comes with its newest seq, as in [`OwnValue::on_row`].
 pub fn read(fetched: &FetchedRow, now: Millis, own: &[(CellId, Seq, OwnValue)]) -> Total {
     let now = now.max(fetched.at);
     let row = fetched.snapshot.as_of(now);
     let (mut sum, mut exists) = (row.sum(), row.exists());
-    let mut newer: Option<OwnValue> = None; // what this node says of an epoch that the row has not reached
+    // This node's value under an epoch that the row has not reached.
+    let mut newer: Option<OwnValue> = None;
     for &(cell, seq, own) in own {
         let mut mine = own.lapse(now, Seq(seq.0.saturating_add(1)));
         let mut next_step = mine.on_row(cell, seq, &row, now);
@@ -97,10 +101,11 @@ pub fn read(fetched: &FetchedRow, now: Millis, own: &[(CellId, Seq, OwnValue)]) 
     Total { sum, exists, epoch, expires_at, behind: newer.is_some() }
 }
 
-/// What a retired cell will add once it is settled late, and whether the counter then exists.
+/// Returns the value that a retired cell will add by its late settlement, and the counter's
+/// existence after it.
 fn uncounted_value(row: &Snapshot, own: &OwnValue, cell: CellId, now: Millis) -> (i128, bool) {
     let mut settled = row.clone();
-    // What was added since the newest seq has none yet; it will be newer than what the row has.
+    // Adds since the newest seq have none yet; theirs will be newer than the row's.
     if let Some(late) = own.final_cell(cell, Seq(u64::MAX)) {
         late::settle(&mut settled, &late, now);
     }
@@ -131,17 +136,17 @@ mod tests {
         FetchedRow { snapshot: row.unwrap_or_default(), at: NOW }
     }
 
-    /// A cell under the first epoch of its life.
+    /// A cell under the first epoch of its incarnation.
     fn own(epoch_millis: u64, value: i128) -> OwnValue {
         carried_value(epoch_millis, value, value)
     }
 
-    /// A cell of a life that has counted under other epochs before.
+    /// A cell of an incarnation that has counted under earlier epochs.
     fn carried_value(epoch_millis: u64, value: i128, total: i128) -> OwnValue {
         OwnValue { epoch: epoch(epoch_millis), value, total, has_value: true, ..OwnValue::default() }
     }
 
-    /// Own cells whose newest seq is 1.
+    /// Reads with own cells of seq 1.
     fn value(fetched: &FetchedRow, own: &[(CellId, OwnValue)]) -> i64 {
         let own: Vec<_> = own.iter().map(|&(cell, own)| (cell, Seq(1), own)).collect();
         read(fetched, NOW, &own).value().unwrap()

@@ -1,109 +1,115 @@
-//! Who writes to a store: registrations, leases, and the way out.
+//! Registry of a store's writers: registrations, leases and retirement.
 //!
-//! In: what the registry says of a writer, and the store's clock. Out: the registration to put in its place, or the next step of
-//! retiring it.
+//! In: the registration of a writer, and the store's clock. Out: its next registration, or the next
+//! step of its retirement.
 //!
 //! ```text
-//! Live ── lease gone for retire_after ─► Retiring ── all rows closed ─► Closed ── grace, all rows folded ─► Folded ── grace ─► (none)
+//! Live ── lease gone for retire_after ─► Retiring ── all rows closed ─► Closed
+//! Closed ── grace, all rows folded ─► Folded ── grace ─► (none)
 //! ```
 //!
 //! Invariants:
-//! - a registration is replaced only as it was seen: renewing and retiring cannot both win;
-//! - a writer that is no longer live never becomes so again: it begins a new incarnation;
-//! - one writer has one holder: a second process with the same id is refused while the first one's lease lasts;
-//! - every step may be repeated; a pass that found something open begins the wait anew.
+//! - a registration is replaced only by compare-and-swap: renewing and retiring cannot both win;
+//! - a writer that is no longer live never becomes live again: its node begins a new incarnation;
+//! - one writer has one holder: a second process with the same id is refused during the first one's
+//!   lease;
+//! - every step may be repeated; a pass that found an open cell restarts the wait.
 //!
-//! Not here: what closing and folding do to a row (`retire`); walking the rows and keeping the lease (the engine).
+//! Not here: closing and folding on a row (`retire`); walking the rows and renewing the lease (the
+//! engine).
 
 use std::time::Duration;
 
 use crate::shared::snapshot::{has_elapsed, time_after};
 use crate::{Millis, Writer};
 
-/// Most registrations a store holds: thousands of nodes, and what crashes leave behind until it is folded. A registry is read
-/// whole, so it has to fit one answer.
+/// Most registrations of a store: thousands of nodes, and crashed incarnations until they are
+/// folded. The registry is read whole, so it has to fit one reply.
 pub const REGISTRATIONS_MAX: usize = 16_384;
 
-/// Which process has a writer's data directory open. Drawn when it starts and never stored by it.
+/// Process that has a writer's data directory open. Drawn at random at its start, and never stored
+/// by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Holder(pub u64);
 
-/// What the registry says of one writer.
+/// Registration of one writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registration {
-    /// Who.
+    /// The writer.
     pub writer: Writer,
-    /// The process that writes; none after a clean stop.
+    /// Process that writes; `None` after a clean stop.
     pub holder: Option<Holder>,
-    /// Until when it is certainly wanted.
+    /// End of the lease.
     pub lease_until: Millis,
-    /// Where on its way out it is.
+    /// Stage of retirement.
     pub stage: WriterStage,
-    /// Raised each time the registration is replaced; the first is 1.
+    /// Raised with each replacement of the registration; the first is 1.
     pub version: u64,
 }
 
-/// Where on its way out a writer is.
+/// Stage of a writer's retirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriterStage {
     /// It writes.
     Live,
-    /// It is being closed, row by row.
+    /// Its cells are being closed, row by row.
     Retiring {
-        /// Since when.
+        /// Begin of the stage.
         since: Millis,
     },
     /// All its cells are closed.
     Closed {
-        /// Since when.
+        /// Begin of the stage.
         since: Millis,
     },
     /// All its cells are folded.
     Folded {
-        /// Since when.
+        /// Begin of the stage.
         since: Millis,
     },
 }
 
-/// What a store answers to a registration.
+/// Verdict of a store on a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegisterVerdict {
-    /// It is in.
+    /// The registration is stored.
     Registered,
-    /// It is no longer what was seen, and nothing was changed.
+    /// The registration has changed meanwhile; nothing was replaced.
     Moved,
-    /// There are [`REGISTRATIONS_MAX`] already.
+    /// The registry has [`REGISTRATIONS_MAX`] entries.
     Full,
 }
 
-/// Why a writer may not go on.
+/// Reason why a writer may not continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RenewError {
     /// Another process writes under this id: a copied data directory or machine.
     #[error("writer {writer} is held by another process until {until}")]
     Held {
-        /// Which writer.
+        /// The writer.
         writer: Writer,
-        /// Until when.
+        /// End of its lease.
         until: Millis,
     },
-    /// It was retired: begin a new incarnation, and hear per cell what was kept.
+    /// The writer was retired: begin a new incarnation, and get the kept value of each cell by its
+    /// verdict.
     #[error("writer {writer} was retired; it goes on as a new incarnation")]
     Retired {
-        /// Which writer.
+        /// The writer.
         writer: Writer,
     },
-    /// It was retired so long ago that the store may have forgotten what it kept. What is not settled cannot be told from what
-    /// was: an operator has to say (`quipu writers adopt`).
+    /// The writer was retired long ago, and the store may have forgotten its kept values. Settled
+    /// and unsettled values are then indistinguishable: an operator has to decide
+    /// (`quipu writers adopt`).
     #[error("writer {writer} was retired and its cells are forgotten; see `quipu writers adopt`")]
     Forgotten {
-        /// Which writer.
+        /// The writer.
         writer: Writer,
     },
 }
 
-/// What retiring a writer needs next.
+/// Next step of retiring a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetireStep {
     /// Nothing yet.
@@ -112,14 +118,15 @@ pub enum RetireStep {
     Register(Registration),
     /// Close its cells in every row, then replace the registration by [`Registration::closed`].
     Close,
-    /// Close, then fold, its cells in every row, then replace the registration by [`Registration::folded`].
+    /// Close, then fold, its cells in every row, then replace the registration by
+    /// [`Registration::folded`].
     Fold,
     /// Remove the registration.
     Remove,
 }
 
-/// The registration with which a writer goes on: at its start and then every part of a lease. `first` says that this
-/// incarnation has never been registered anywhere.
+/// Returns the registration with which a writer continues: at its start, and then periodically
+/// within each lease. `first` means that this incarnation has never been registered anywhere.
 pub fn renew(
     known: Option<&Registration>,
     (writer, holder): (Writer, Holder),
@@ -144,13 +151,14 @@ pub fn renew(
 }
 
 impl Registration {
-    /// After a clean stop: nobody holds it, and its lease runs on, so that a restart finds it live.
+    /// Releases a registration after a clean stop: it has no holder, and its lease runs on, so a
+    /// restart finds it live.
     #[must_use]
     pub fn released(self) -> Registration {
         Registration { holder: None, version: self.version.saturating_add(1), ..self }
     }
 
-    /// What its retirement needs at this time.
+    /// Returns the next step of its retirement at this time.
     pub fn retire_step(&self, at: Millis, retire_after: Duration, grace: Duration) -> RetireStep {
         match self.stage {
             WriterStage::Live if has_elapsed(self.lease_until, retire_after, at) => {
@@ -164,19 +172,21 @@ impl Registration {
         }
     }
 
-    /// On its way out, whoever holds it: who has nothing left to say of it, or finds that another says something else under the same name, need not wait.
+    /// Begins the retirement, regardless of the holder. There is no wait if the writer has nothing
+    /// left to put, or if a duplicate instance puts other values under the same name.
     #[must_use]
     pub fn retiring(self, at: Millis) -> Registration {
         self.at_stage(WriterStage::Retiring { since: at })
     }
 
-    /// After its cells were closed in every row that a walk begun in this stage came to.
+    /// Ends stage `Retiring`, after a walk begun in this stage has closed its cells in every row.
     #[must_use]
     pub fn closed(self, at: Millis) -> Registration {
         self.at_stage(WriterStage::Closed { since: at })
     }
 
-    /// After its cells were folded in every row. If some had to be closed first, a late put had opened them: their `grace` begins now.
+    /// Ends stage `Closed`, after its cells were folded in every row. If some had to be closed
+    /// first, a late put had opened them, and their `grace` begins now.
     #[must_use]
     pub fn folded(self, at: Millis, closed_some: bool) -> Registration {
         self.at_stage(if closed_some { WriterStage::Closed { since: at } } else { WriterStage::Folded { since: at } })

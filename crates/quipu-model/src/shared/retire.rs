@@ -1,21 +1,25 @@
-//! Retiring a writer's cells, on one row.
+//! Retires a writer's cells on one row.
 //!
 //! In: a row and a writer. Out: the row with its cells closed, or folded into the base.
 //!
 //! Invariants:
 //! - neither step changes the counter's value, and each may be repeated, at any time, in any order;
-//! - only closed cells are folded: a cell that can still grow would be counted again from its beginning;
-//! - a folded cell is remembered for `grace`, so that a put under way then is still told Closed, and with what.
+//! - only closed cells are folded: a cell that can still grow would be counted again from its
+//!   beginning;
+//! - a folded cell is remembered for `grace`, so a put still under way gets the verdict `Closed`
+//!   with the kept value.
 //!
-//! Not here: which writers, and when (`registry`); bodies of sketches, which somebody has to lay together (`body`).
+//! Not here: choice of writers and time (`registry`); merging bodies of sketches (`body`).
 
 use std::collections::BTreeMap;
 
 use crate::shared::{CellId, RowCell, Snapshot, SpentCell, is_body_cell};
 use crate::{Millis, Writer};
 
-/// Closes the open cells of a writer; how many there were. Those of bodies stay open until they are folded: there is nothing to settle of one but the body itself, and the newest that
-/// is put of it takes the place of what was there before.
+/// Closes the open cells of a writer; returns their number.
+///
+/// Cells with bodies stay open until they are folded. Such a cell has nothing to settle but the
+/// body itself, and the newest put of the body replaces the earlier one.
 pub(super) fn close(row: &mut Snapshot, writer: Writer) -> i64 {
     let mut closed = 0;
     let closes = |id: &CellId, held: &RowCell| id.writer == writer && !held.closed && !is_body_cell(id);
@@ -26,7 +30,7 @@ pub(super) fn close(row: &mut Snapshot, writer: Writer) -> i64 {
     closed
 }
 
-/// Folds the closed cells of a writer; how many there were.
+/// Folds the closed cells of a writer; returns their number.
 pub(super) fn fold(row: &mut Snapshot, writer: Writer, at: Millis) -> i64 {
     let (folded, rest) = std::mem::take(&mut row.cells)
         .into_iter()

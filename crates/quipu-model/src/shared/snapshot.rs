@@ -1,13 +1,15 @@
-//! One counter as the store holds it: its row.
+//! Row: one counter as the store holds it.
 //!
-//! In: rows as a store decodes them. Out: their sum, and the same row after its epoch ended.
+//! In: rows as decoded by a store. Out: their sum, and the same row after the end of its epoch.
 //!
 //! Invariants:
-//! - `cells` are all of the row's own epoch; what older epochs held is in `spent`, one entry per cell, of its newest epoch;
+//! - `cells` are all of the row's own epoch; `spent` holds cells of older epochs and folded ones,
+//!   one entry per cell, of its newest epoch;
 //! - the counter's value is `base` + the sum of `cells`, open and closed alike;
-//! - a version never comes back within `grace`: `swaps` rises with every swap, `puts` with every put that moved a cell.
+//! - a version never comes back within `grace`: `swaps` rises with every swap, `puts` with every
+//!   put that moved a cell.
 //!
-//! Not here: how puts are judged (`put`) and swaps computed (`swap`).
+//! Not here: judging puts (`put`) and computing swaps (`swap`).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,91 +19,101 @@ use crate::shared::Put;
 use crate::shared::body::{is_body_cell, is_registered};
 use crate::{Epoch, Millis, Writer};
 
-/// How many swaps a row can name. A swap of unknown outcome is looked up here, so this many others may overtake the asking;
-/// it is asked for within a round trip or two, and 32 names of 16 bytes cost less than one cell's key in most stores.
+/// Most swap ids in a row. A swap of unknown outcome is looked up here, so this many others may
+/// overtake the lookup. The lookup follows within a round trip or two. 32 ids of 16 bytes take less
+/// than one cell's key in most stores.
 pub const SWAP_IDS_MAX: usize = 32;
 
-/// Latest epoch a row may have: the largest time any client can name. Far enough from the end of u64 that raising it cannot
-/// wrap.
+/// Latest epoch of a row: the largest time that a client can name. It is far enough from the end of
+/// u64 that raising it cannot wrap.
 pub const EPOCH_MILLIS_MAX: u64 = i64::MAX as u64;
 
-/// Position in a writer's sequence. Rises with everything a writer says of a cell, through all epochs of the counter.
+/// Position in a writer's sequence. Rises with every change of a cell, through all epochs of the
+/// counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(pub u64);
 
-/// One of a counter's independent sub-counts.
+/// Index of one of a counter's independent sub-counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Shard(pub u16);
 
-/// Whose cell, of which shard.
+/// Identity of a cell: writer and shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CellId {
-    /// Who alone writes it.
+    /// The only writer of the cell.
     pub writer: Writer,
-    /// Which of the writer's shards.
+    /// Shard of the writer.
     pub shard: Shard,
 }
 
-/// A cell in a row: the newest that its writer said under the row's epoch.
+/// A cell in a row: the newest state from its writer under the row's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowCell {
-    /// When the writer said it, in its own sequence.
+    /// Position in the writer's sequence.
     pub seq: Seq,
-    /// The running value. Wider than a reply: what a writer carries on may be the difference of two i64.
+    /// Running value. Wider than a reply, because a carried value can be the difference of two i64.
     pub value: i128,
-    /// All that the writer ever added to it, over all epochs.
+    /// Sum of all adds by the writer, over all epochs.
     pub total: i128,
-    /// Whether the writer's life is over: still counted, and no longer changed by puts.
+    /// The writer's incarnation has ended: the cell still counts, but puts no longer change it.
     pub closed: bool,
 }
 
-/// What became of a cell that no longer counts by itself: what the store kept of it when its epoch ended or it was folded.
+/// Record of a cell that no longer counts by itself: the value that the store kept when its epoch
+/// ended or it was folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpentCell {
-    /// The epoch under which it counted.
+    /// Epoch that it counted under.
     pub epoch: Epoch,
-    /// The newest that was kept.
+    /// Newest seq that was kept.
     pub seq: Seq,
-    /// Its running value then: the part that was counted. The writer owes the rest.
+    /// Its running value then, which was counted. The rest is the writer's uncounted value.
     pub value: i128,
-    /// All that the writer had ever added to it then.
+    /// Sum of all adds by the writer up to then.
     pub total: i128,
-    /// Whether its writer's life is over.
+    /// True if its writer's incarnation has ended.
     pub closed: bool,
-    /// The expiry by which its epoch ended, if it did so by expiring.
+    /// Expiry by which its epoch ended, if it expired.
     pub expired: Option<Millis>,
-    /// When this was written, by the store's clock: kept for `grace` from here.
+    /// Time of this record, by the store's clock: it is kept for `grace` from here.
     pub at: Millis,
 }
 
-/// Names one swap. Random, so that whoever asked knows their own again.
+/// Id of a swap. Random, so its sender recognises it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SwapId(pub u128);
 
-/// Which state of a row was seen. A swap is carried out only on the very state it was computed from.
+/// Version of a row. The store applies a swap only to the very version that it was computed from.
 ///
-/// A store makes `puts` in whatever way rises with every put that moved a cell, among states with the same `swaps`, and comes to the same for two
-/// different rows only by an unlikely chance: by the [stride](crate::shared::Put::stride) of each such put, or from the numbers and writers of the cells.
-/// A count would do, if no store ever lost anything: one that went back comes to the same count again, by other puts, and a swap that was computed before
-/// would be carried out on a row that it has not seen.
+/// The value of `puts` rises with every put that moved a cell, among rows with the same `swaps`.
+/// Two different rows have the same `puts` only by an unlikely chance. A store adds the
+/// [stride](crate::shared::Put::stride) of each such put, or derives it from the seqs and writers
+/// of the cells.
+///
+/// A plain count would suffice if no store ever lost data. A store that went back reaches the same
+/// count again, by other puts. A swap computed before would then be applied to a row that it was
+/// not computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RowVersion {
-    /// When the row was made, by the store's clock: one that is made anew after it was forgotten is not the same row.
+    /// Creation time of the row, by the store's clock: a row that is made anew after it was
+    /// forgotten is another row.
     pub born_at: Millis,
-    /// How many swaps the row has seen.
+    /// Number of swaps of the row.
     pub swaps: u64,
     /// Rises with every put that moved a cell.
     pub puts: u64,
 }
 
-/// Strides have 20 bits: few enough that no row comes to the end of its versions, and that a store which counts in doubles adds them exactly.
+/// Mask of a stride's 20 bits. No row exhausts its versions by them, and a store that computes in
+/// doubles adds them exactly.
 const STRIDE_MASK: u64 = (1 << 20) - 1;
 
 impl RowVersion {
-    /// The version of a counter that has no row.
+    /// Version of a counter without a row.
     pub const ABSENT: RowVersion = RowVersion { born_at: Millis(0), swaps: 0, puts: 0 };
 
-    /// How far apart the versions before and after something are: at least 1, and another for something else.
+    /// Returns the distance between the versions before and after a change: at least 1, and
+    /// different for different changes.
     pub(super) fn stride(words: &[u64]) -> u64 {
         let mix = |mixed: u64, word: &u64| {
             let mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -110,34 +122,36 @@ impl RowVersion {
         1 + (words.iter().fold(0, mix) & STRIDE_MASK)
     }
 
-    /// Whether this is an older state than the other, of a store that has lost nothing in between.
+    /// Returns true if this version is older than the other, for a store that lost nothing in
+    /// between.
     pub fn is_before(&self, other: &RowVersion) -> bool {
         (self.born_at, self.swaps, self.puts) < (other.born_at, other.swaps, other.puts)
     }
 }
 
-/// A counter's row. The default is that of a counter the store does not know.
+/// A counter's row. The default stands for a counter that is absent in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// Which state of the row this is.
+    /// Version of the row.
     pub version: RowVersion,
-    /// The newest epoch: only its cells count.
+    /// Newest epoch: only its cells count.
     pub epoch: Epoch,
-    /// What was set, and what was folded into it; none if the counter is made of cells alone.
+    /// Sum of the set value and the folded cells; `None` if the counter has cells alone.
     pub base: Option<i128>,
-    /// When it expires, by the store's clock.
+    /// Expiry, by the store's clock.
     pub expires_at: Option<Millis>,
-    /// When it was last deleted or noticed to have expired.
+    /// Time at which its deletion or expiry was last recorded.
     pub gone_at: Option<Millis>,
-    /// The cells of this epoch.
+    /// Cells of this epoch.
     pub cells: BTreeMap<CellId, RowCell>,
-    /// What was kept of cells that no longer count by themselves.
+    /// Kept values of cells that no longer count by themselves.
     pub spent: BTreeMap<CellId, SpentCell>,
-    /// The last swaps, newest last, at most [`SWAP_IDS_MAX`]; the newest has the number `version.swaps`.
+    /// Ids of the last swaps, newest last, at most [`SWAP_IDS_MAX`]; the newest has the number
+    /// `version.swaps`.
     pub swaps: Vec<SwapId>,
 }
 
-/// A row, and the time at the store when it was read.
+/// A row with the store's time at the read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FetchedRow {
     /// The row.
@@ -146,28 +160,28 @@ pub struct FetchedRow {
     pub at: Millis,
 }
 
-/// A row that no store of ours wrote.
+/// A row that no correct store can have written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// An epoch that cannot be raised any more.
+    /// The epoch is too late to be raised.
     #[error("the row's epoch is beyond the range of time")]
     Epoch,
-    /// Spent cells of an epoch that has not been.
+    /// A spent cell has an epoch after the row's.
     #[error("the row remembers cells of an epoch it has not reached")]
     Spent,
-    /// More swaps named than there were, or than are kept.
+    /// The row lists more swap ids than it had swaps, or more than the bound.
     #[error("the row names {named} swaps of {swaps}")]
     Swaps {
-        /// How many it names.
+        /// Number of listed ids.
         named: usize,
-        /// How many there were.
+        /// Number of swaps.
         swaps: u64,
     },
 }
 
 impl Snapshot {
-    /// The row, if it can be one: what an adapter asks of every row that it decodes.
+    /// Validates the row; every adapter calls this for each decoded row.
     pub fn checked(self) -> Result<Snapshot, SnapshotError> {
         if self.epoch.millis > EPOCH_MILLIS_MAX {
             return Err(SnapshotError::Epoch);
@@ -182,29 +196,30 @@ impl Snapshot {
         Ok(self)
     }
 
-    /// Whether there is a counter: it was set, or somebody's cell counts.
+    /// Returns true if the counter exists: it was set, or it has a cell.
     pub fn exists(&self) -> bool {
         self.base.is_some() || !self.cells.is_empty()
     }
 
-    /// Whether it is a sketch: somebody has a body of it.
+    /// Returns true if it is a sketch: it has the cell of a body.
     pub fn is_sketch(&self) -> bool {
         self.cells.keys().any(is_body_cell)
     }
 
-    /// The value, whether or not it fits a reply.
+    /// Returns the value, which may not fit a reply.
     pub fn sum(&self) -> i128 {
-        // No real sum comes near the end of i128; one that a damaged store makes up must not end the process, and stays too wide
-        // for any reply.
+        // No real sum comes near the end of i128. An absurd one from a damaged store must not end
+        // the process, and stays too wide for any reply.
         self.cells.values().fold(self.base.unwrap_or(0), |sum, held| sum.saturating_add(held.value))
     }
 
-    /// Whether its time is over, though nobody has moved the row yet.
+    /// Returns true if its expiry has passed, though the row has not moved yet.
     pub fn is_due(&self, at: Millis) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= at)
     }
 
-    /// The row as it counts at that time: if it is due, the next life of the counter, the same for everyone who looks.
+    /// Returns the row as it counts at that time: if it is due, the next epoch, the same on all
+    /// nodes.
     pub fn as_of(&self, at: Millis) -> Cow<'_, Snapshot> {
         match self.expires_at {
             Some(expires_at) if expires_at <= at => {
@@ -217,7 +232,7 @@ impl Snapshot {
         }
     }
 
-    /// Ends the row's epoch: what its cells hold at this moment is what the store kept of them.
+    /// Ends the row's epoch: the present values of its cells become the kept ones.
     pub(super) fn end_epoch(&mut self, epoch: Epoch, at: Millis, expired: Option<Millis>) {
         debug_assert!(epoch > self.epoch, "an epoch only rises");
         for (id, RowCell { seq, value, total, closed }) in std::mem::take(&mut self.cells) {
@@ -228,9 +243,12 @@ impl Snapshot {
         self.expires_at = None;
     }
 
-    /// Moves the row up to an epoch that it does not know. If the row is older than that epoch, it lost it, and what it holds was
-    /// taken when the epoch began. If it is younger, the row that knew was forgotten in between, and what it holds counts on: what cells come to in
-    /// `base`, and of a sketch, whose bodies go with the epoch, nothing was kept, so that its nodes go on with all of them.
+    /// Moves the row up to an epoch that it does not know.
+    ///
+    /// If the row is older than that epoch, it lost it, and its values were taken when the epoch
+    /// began. If it is younger, the row that knew the epoch was forgotten in between, and its
+    /// values count on. The sum of its cells then moves to `base`. Of a sketch nothing is kept,
+    /// because its bodies are dropped with the epoch: its nodes continue with all of their counts.
     pub(super) fn catch_up(&mut self, epoch: Epoch, at: Millis) {
         if epoch <= self.epoch {
             return;
@@ -243,7 +261,7 @@ impl Snapshot {
         (self.base, self.expires_at, self.gone_at) = (kept, expires_at, Some(at));
     }
 
-    /// The newest that the row knows of a cell, counted or spent, of any epoch.
+    /// Returns the newest known state of a cell, counted or spent, of any epoch.
     pub(super) fn last(&self, cell: CellId) -> Option<Put> {
         let held = self.cells.get(&cell).map(|&RowCell { seq, value, total, .. }| Put {
             cell,
@@ -259,17 +277,21 @@ impl Snapshot {
             value,
             total,
         });
-        // Of one seq, what counts is what was said.
+        // For equal seqs the counted cell decides.
         held.filter(|held| spent.is_none_or(|spent| spent.seq <= held.seq)).or(spent)
     }
 
-    /// What the row counts of a running value though its writer was told otherwise. A row that is younger than the value's epoch was lost, or
-    /// forgotten, and made anew by a put from before that epoch, which counts on in it.
+    /// Returns the part of a running value that the row counts although an earlier verdict excluded
+    /// it.
+    ///
+    /// A row younger than the value's epoch was lost, or forgotten. A put from before that epoch
+    /// made it anew, and counts on in it.
     pub(super) fn recounted_value(&self, put: &Put) -> i128 {
         let held = self.cells.get(&put.cell).filter(|_| self.epoch < put.epoch).map(|held| held.total);
         let spent = self.spent.get(&put.cell).filter(|spent| spent.epoch < put.epoch).map(|spent| spent.total);
         match held.or(spent).filter(|_| self.version.born_at.0 > put.epoch.millis) {
-            // What was kept, or has expired, lies before what the writer says now, and that put may end there, too.
+            // The kept and expired part precedes the writer's present value. The old put may lie
+            // wholly in that part, hence the clamp.
             Some(total) => {
                 let more = total.saturating_sub(put.total.saturating_sub(put.value));
                 more.clamp(put.value.min(0), put.value.max(0))
@@ -278,23 +300,24 @@ impl Snapshot {
         }
     }
 
-    /// Whether what the row knows of a cell is the last it will hear of it by puts.
+    /// Returns true if puts no longer change the row's state of a cell.
     pub(super) fn is_closed(&self, cell: CellId) -> bool {
         let held = self.cells.get(&cell).map(|held| held.closed);
         held.or(self.spent.get(&cell).map(|spent| spent.closed)).unwrap_or(false)
     }
 
-    /// The seq of the newest that the row knows of a cell.
+    /// Returns the newest known seq of a cell.
     pub fn newest(&self, cell: CellId) -> Option<Seq> {
         self.last(cell).map(|last| last.seq)
     }
 
-    /// Forgets what was kept so long ago, of a writer that nobody knows any more, that none of its heirs can still ask.
+    /// Forgets spent cells of unregistered writers after `grace`, when no successor can still ask
+    /// for them.
     pub(super) fn prune(&mut self, at: Millis, grace: Duration, registered: &BTreeSet<Writer>) {
         self.spent.retain(|id, spent| !has_elapsed(spent.at, grace, at) || is_registered(registered, &id.writer));
     }
 
-    /// Gives the row its next version, and the swap that makes it a name.
+    /// Raises the row's version and records the id of the swap.
     pub(super) fn record_swap(&mut self, id: SwapId) {
         self.version.swaps = self.version.swaps.saturating_add(1);
         let SwapId(words) = id;
@@ -305,12 +328,12 @@ impl Snapshot {
     }
 }
 
-/// Whether `duration` has gone by since then.
+/// Returns true if `duration` has passed since then.
 pub(super) fn has_elapsed(since: Millis, duration: Duration, now: Millis) -> bool {
     time_after(since, duration) <= now
 }
 
-/// The time that long after.
+/// Returns the time `by` later.
 pub(super) fn time_after(since: Millis, by: Duration) -> Millis {
     Millis(since.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
 }

@@ -1,15 +1,17 @@
-//! Everything that is not an add, computed on a row as it was seen.
+//! Computes every change other than an add, on a fetched row.
 //!
-//! In: a row, the store's time, who asks, and the change. Out: the row to swap in, and the reply to give once it is in.
+//! In: a row, the store's time, the context of the swap, and the change. Out: the row to swap in,
+//! and the reply once it is in.
 //!
 //! Invariants:
-//! - a row that is due has expired first, whatever the change: all nodes compute the same next epoch;
-//! - a change of value ends the epoch, and what it takes of each cell is what the row held: it is in the reply, in full;
-//! - what is only counted late, closed or folded takes nothing, and keeps the epoch;
-//! - a change of expiry alone keeps the epoch, so that no writer has to begin anew;
+//! - a row that is due expires before any change: all nodes compute the same next epoch;
+//! - a change of value ends the epoch. It takes the row's value of each cell, and the reply
+//!   contains that value in full;
+//! - late settlement, closing and folding take nothing, and keep the epoch;
+//! - a change of expiry alone keeps the epoch, so no writer has to begin anew;
 //! - a refused change computes no row.
 //!
-//! Not here: sending it, and finding out what became of it (`attempt`).
+//! Not here: sending the swap, and determining its outcome (`attempt`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,45 +21,47 @@ use crate::shared::snapshot::has_elapsed;
 use crate::shared::{FetchedRow, FinalCell, RowVersion, Snapshot, SwapId, TooWide, late, retire};
 use crate::{Epoch, Expiry, ExpiryCondition, ExpiryTime, Millis, NodeId, Reply, SetExpiry, Writer};
 
-/// Who swaps.
+/// Context of a swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwapContext<'w> {
-    /// The swap's name: drawn anew for every computation, used again only to send the very same row again.
+    /// Id of the swap: drawn anew for every computation, and reused only to resend the identical
+    /// row.
     pub id: SwapId,
-    /// The node that raises the epoch.
+    /// Node that raises the epoch.
     pub node: NodeId,
-    /// How long rows remember what they kept of writers that nobody knows any more.
+    /// Time for which rows remember the spent cells of unregistered writers.
     pub grace: Duration,
-    /// Writers that the registry knows, in whatever stage: what rows kept of these is not forgotten, however long they are away.
+    /// Writers in the registry, in any stage. Rows keep the spent cells of these, for any length of
+    /// absence.
     pub registered: &'w BTreeSet<Writer>,
 }
 
-/// A registry that knows nobody.
+/// An empty registry.
 pub static NO_WRITERS: BTreeSet<Writer> = BTreeSet::new();
 
-/// What is to change.
+/// A change of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Sets the value; replies `Ok`, or `Value` with the value before.
     Set {
         /// The new value.
         value: i64,
-        /// What happens to the expiry.
+        /// Effect on the expiry.
         expiry: SetExpiry,
-        /// Reply with the value before, and refuse if that does not fit.
+        /// Replies with the value before, and refuses if that does not fit.
         reply_old: bool,
     },
     /// Sets to 0, keeping the expiry; replies `Integer`, the value before.
     Reset,
     /// Deletes; replies `Value`, the value before.
     Take,
-    /// Deletes; replies `Integer`, how many existed.
+    /// Deletes; replies `Integer`, the number of deleted counters.
     Delete,
     /// Replies `Integer`: 1 if the expiry was set.
     Expire {
-        /// When.
+        /// New expiry.
         when: ExpiryTime,
-        /// Under which condition.
+        /// Condition for the change.
         condition: ExpiryCondition,
     },
     /// Replies `Integer`: 1 if there was an expiry to remove.
@@ -66,71 +70,77 @@ pub enum Change {
     ReadAndExpire(Expiry),
     /// Moves a row that is due into its next epoch; replies `Ok`.
     Lapse,
-    /// Moves a row that does not know of an epoch up to it, for a writer that does; replies `Ok`. If the row is older than the epoch,
-    /// it lost it: what it holds was taken when that epoch began and does not count again, and what was set since is lost, which an
-    /// audit reports. If it is younger, the row that knew was forgotten in between, and what it holds counts on.
-    CatchUp(Epoch),
-    /// Counts what a life that is over said last and the row does not know, and closes the cell; replies `Integer`: 1 if there was
-    /// any news, 0 if the store knew as much, and then there is nothing to wait for, even if the row has to move for another reason.
+    /// Moves a row up to an epoch that it does not know, for a writer that does; replies `Ok`.
     ///
-    /// A seq says the same whoever brings it, so a life that is over gives none, which its writer might have given to something else.
+    /// If the row is older than the epoch, it lost it. Its values were taken when that epoch began,
+    /// and do not count again. A value set since is lost, which an audit reports. If the row is
+    /// younger, the row that knew the epoch was forgotten in between, and its values count on.
+    CatchUp(Epoch),
+    /// Counts the part of an ended incarnation's final cell that the row does not know, and closes
+    /// the cell. Replies `Integer`: 1 if there was such a part, else 0. With 0 there is nothing to
+    /// wait for, even if the row has to move for another reason.
+    ///
+    /// A seq stands for the same state for every successor. So an ended incarnation assigns none,
+    /// which its writer might have assigned to another state.
     Late(FinalCell),
-    /// Closes the cells of a retired writer; replies `Integer`, how many.
+    /// Closes the cells of a retired writer; replies `Integer`, their number.
     Close(Writer),
-    /// Folds the closed cells of a retired writer into the base; replies `Integer`, how many.
+    /// Folds the closed cells of a retired writer into the base; replies `Integer`, their number.
     Fold(Writer),
-    /// Folds the body of a retired writer into that of nobody, which is to be swapped in with the row; replies `Integer`: 1 if there was one.
+    /// Folds the body of a retired writer into the folded body, which the caller swaps in with the
+    /// row. Replies `Integer`: 1 if there was one.
     FoldBody(Writer),
-    /// Removes the row of a counter that has been gone for `grace`; replies `Integer`: 1 if it was.
+    /// Removes the row of a counter that has been gone for `grace`; replies `Integer`: 1 if it did.
     Forget,
 }
 
-/// What a change comes to.
+/// Computed result of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapPlan {
-    /// What to swap in.
+    /// Row to swap in.
     pub next: NextRow,
-    /// What to reply once it is in, or at once if there is nothing to swap.
+    /// Reply once the row is in, or at once if there is nothing to swap.
     pub reply: Reply,
 }
 
-/// What to swap in.
+/// Row to swap in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextRow {
-    /// Nothing: the row is already as it should be.
+    /// None: the row is already up to date.
     Unchanged,
     /// This row.
     Row(Snapshot),
-    /// No row.
+    /// Remove the row.
     Removed,
 }
 
-/// What a store answers to a swap.
+/// Verdict of a store on a swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapVerdict {
-    /// It is in.
+    /// The swap was applied.
     Swapped,
-    /// The row is not the one that was seen, and this call changed nothing. If the swap was sent more than once, an earlier copy may
-    /// be what moved it: the row's list of swaps says ([`SwapAttempt::outcome`](crate::shared::SwapAttempt::outcome)).
+    /// The row has another version, and this call changed nothing. If the swap was sent more than
+    /// once, an earlier copy may have moved the row. Its list of swaps decides
+    /// ([`SwapAttempt::outcome`](crate::shared::SwapAttempt::outcome)).
     Moved,
 }
 
-/// Why a change is refused. Nothing was swapped.
+/// Reason why a change is refused. Nothing was swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwapError {
-    /// The value before has to be in the reply and does not fit.
+    /// The reply must contain the value before, which does not fit.
     #[error(transparent)]
     TooWide(#[from] TooWide),
     /// An expiry outside the range of time.
     #[error("invalid expire time")]
     ExpireTime,
-    /// The value before has to be in the reply, and there is none: it is a sketch.
+    /// The reply must contain the value before, and a sketch has none.
     #[error("a sketch has no value")]
     Sketch,
 }
 
-/// Computes a change.
+/// Computes the swap of a change.
 pub fn plan_swap(fetched: &FetchedRow, context: &SwapContext<'_>, change: &Change) -> Result<SwapPlan, SwapError> {
     let at = fetched.at;
     let mut row = fetched.snapshot.as_of(at).into_owned();
@@ -145,7 +155,7 @@ pub fn plan_swap(fetched: &FetchedRow, context: &SwapContext<'_>, change: &Chang
             reply: Reply::Integer(i64::from(gone)),
         });
     }
-    // An expiry that is already past deletes at once.
+    // An expiry in the past deletes at once.
     if row.is_due(at) {
         row = row.as_of(at).into_owned();
     }
@@ -217,7 +227,7 @@ fn apply(row: &mut Snapshot, at: Millis, context: &SwapContext<'_>, change: &Cha
     })
 }
 
-/// Whether the value before is in the reply.
+/// Returns true if the reply contains the value before.
 fn replies_value(change: &Change) -> bool {
     matches!(change, Change::Set { reply_old: true, .. } | Change::Reset | Change::Take | Change::ReadAndExpire(_))
 }
@@ -271,7 +281,7 @@ fn resolve_time(when: ExpiryTime, at: Millis) -> Result<Millis, SwapError> {
         ExpiryTime::At(millis) => Some(millis),
         ExpiryTime::In(millis) => i64::try_from(at.0).ok().and_then(|at| at.checked_add(millis)),
     };
-    // A point before 1970 is as past as any.
+    // A time before 1970 is past like any other.
     millis.map(|millis| Millis(millis.max(0).unsigned_abs())).ok_or(SwapError::ExpireTime)
 }
 

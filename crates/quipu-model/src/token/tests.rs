@@ -62,7 +62,7 @@ fn an_identity_is_refused_one_byte_past_the_bound_and_without_an_item() {
 }
 
 fn commands() -> impl Strategy<Value = Command<'static>> {
-    // Few of each, so that equal ones are drawn, too.
+    // A small range of each value, so that equal ones are drawn, too.
     let names = prop_oneof![Just("a"), Just("b"), Just("ab"), Just("")];
     let names = names.prop_map(|name| Name::new(name.as_bytes()).expect("it is short"));
     let when = prop_oneof![(-2..3i64).prop_map(ExpiryTime::In), (-2..3i64).prop_map(ExpiryTime::At)];
@@ -144,7 +144,7 @@ proptest! {
     fn whoever_is_fresh_is_remembered(carried: u32, applied: u32, now: u32, window in 0..4_000_000u64) {
         let window = Duration::from_millis(window);
         let [carried, applied, now] = [carried, applied, now].map(|at| Millis(at.into()));
-        // Applied while it was fresh, and retried later while it still is.
+        // Applied while fresh, and retried later while still fresh.
         if applied <= now
             && token_age(carried, applied, window) == TokenAge::Fresh
             && token_age(carried, now, window) == TokenAge::Fresh

@@ -1,7 +1,8 @@
-//! What really happened, noted where it happened: beside the code that is judged, not by it.
+//! Records the true sums of a run independently of the tested code.
 //!
-//! Adds are noted in the books of the life that made them, and a copy of a life has a copy of its books. What a cell comes to is in the books
-//! of the newest that the store has taken of it, whoever brought it.
+//! Each incarnation records its adds in its own totals, and a copy of an incarnation has a copy of
+//! its totals. The expected value of a cell is in the totals of the newest state that the store has
+//! taken, from any successor.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Someone who swaps: reads, computes, sends, and finds out what became of it.
+//! A client that swaps: it reads, computes, sends, and determines the outcome.
 
 use quipu_model::Reply;
 use quipu_model::shared::{Change, FetchedRow, RowVersion, Snapshot, SwapAttempt, SwapOutcome, SwapPlan};

@@ -1,13 +1,20 @@
-//! The shared-store protocol under every fault at once, on seeded schedules.
+//! Tests the shared-store protocol under every fault at once, on seeded schedules.
 //!
-//! Three nodes add to one counter and put their cells; anyone resets, sets, takes and expires it; any writer is retired at any time; any
-//! node crashes at any time, goes back to a backup, or is there twice from then on, as it is or as it was, while it goes on or not. Who is registered
-//! may be away for any time. Every message may be lost, repeated, delayed and overtaken, and so may its answer. Whatever happened, in the end
+//! Three nodes add to one counter and put their cells. The faults and changes, at any time:
+//! - any client resets, sets, takes and expires the counter;
+//! - any writer is retired; a registered writer may be away for any time;
+//! - any node crashes, or goes back to a backup;
+//! - any node is duplicated from then on, in its present or an older state, and the original may go
+//!   on or not;
+//! - every message is lost, repeated, delayed or overtaken, and so is its reply.
 //!
-//! > what was added + what was set = what swaps returned + what expired + the final value
+//! In the end this holds:
 //!
-//! and, while nothing expires, at every step in between, with what the writers still owe counted in. Of what a restored node had added
-//! since its backup, what the store has heard of counts, once.
+//! > sum of adds + sum of sets = values returned by swaps + expired values + the final value
+//!
+//! While nothing expires, it also holds at every step in between, with the uncounted values of the
+//! writers included. Of a restored node's adds since its backup, those that reached the store
+//! count, once.
 
 mod account;
 mod client;

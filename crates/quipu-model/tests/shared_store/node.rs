@@ -1,8 +1,9 @@
-//! A node: its lives, what each says of the counter, and what it does about what it is told.
+//! A node: its incarnations, their cells, and their reactions to verdicts and rows.
 //!
-//! Everything in here is journaled before anything leaves, as the engine does it: a crash takes nothing but what was heard and not yet
-//! acted on. A seq is given to every change of what the present life says, put or not, so that no two states of it share one; a life that
-//! is over gives none.
+//! All of a node's state is journaled before it sends anything, as in the engine. A crash loses
+//! only messages that were received and not yet acted on. Every change of the current incarnation's
+//! cell gets a seq, put or not, so no two of its states share one. An ended incarnation assigns
+//! none.
 
 use quipu_model::shared::{CellId, NextStep, OwnValue, Put, Seq, Shard, Snapshot, Verdict};
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};

@@ -1,4 +1,4 @@
-//! Seeded chance (splitmix64): the same seed, the same schedule.
+//! Seeded random numbers (splitmix64): the same seed, the same schedule.
 
 /// Splitmix64's step: 2^64 divided by the golden ratio, made odd.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,13 +1,13 @@
-//! Operations of Redis that Quipu does not offer, with the reason and what to use instead.
+//! Operations of Redis that Quipu does not offer, with the reason and an alternative.
 //!
-//! A client that tries one learns more from this than from "unknown command".
+//! This tells a client more than "unknown command" does.
 
 use super::CommandError;
 
 const STRINGS: &str = "a counter is a whole number, not a string; read it with GET and write it with SET";
 const BITS: &str = "a counter is a whole number, not a string of bits; use one counter per bit";
 
-/// Name in capitals, and the rest of the sentence "… is not offered:".
+/// Name in upper case, and the rest of the sentence "… is not offered:".
 const ABSENT: &[(&str, &str)] = &[
     ("APPEND", STRINGS),
     ("BITCOUNT", BITS),
@@ -30,7 +30,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("SWAPDB", "there is one database; put a namespace in front of the name (likes:42)"),
 ];
 
-/// The error for an operation that is not offered on purpose.
+/// Finds the error for an operation that Quipu deliberately does not offer.
 pub(super) fn find(name: &[u8]) -> Option<CommandError> {
     let (name, instead) = ABSENT.iter().find(|(absent, _)| absent.as_bytes().eq_ignore_ascii_case(name))?;
     Some(CommandError::Absent { name, instead })

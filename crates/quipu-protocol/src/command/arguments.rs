@@ -1,32 +1,32 @@
-//! The arguments of an operation, as data: for syntax lines, `COMMAND DOCS` and docs/commands.md.
+//! Describes the arguments of an operation: for syntax lines, `COMMAND DOCS` and docs/commands.md.
 //!
-//! Not here: reading them (`counter`, `sketch`, `connection`).
+//! Not here: reading the arguments (`counter`, `sketch`, `connection`).
 
 use std::fmt;
 
-/// One argument, or a group of them. The words are those of Redis's COMMAND DOCS.
+/// One argument, or a group of them. The terms are those of Redis's COMMAND DOCS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Argument {
-    /// What it is called in a syntax line.
+    /// Name in a syntax line.
     pub name: &'static str,
-    /// What may stand there.
+    /// Type of the value.
     pub kind: ArgumentKind,
-    /// The word before it.
+    /// Keyword before the value.
     pub token: Option<&'static str>,
-    /// Whether it may be left out.
+    /// True if it may be absent.
     pub optional: bool,
-    /// Whether it may stand several times.
+    /// True if it may occur several times.
     pub multiple: bool,
 }
 
-/// What may stand in the place of an argument.
+/// Type of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentKind {
-    /// The name of a counter.
+    /// Name of a counter.
     Key,
     /// Any bytes.
     String,
-    /// A whole number of 64 bits.
+    /// A 64-bit integer.
     Integer,
     /// A decimal number.
     Double,
@@ -34,7 +34,7 @@ pub enum ArgumentKind {
     Pattern,
     /// A Unix time.
     UnixTime,
-    /// Only its word.
+    /// A keyword without a value.
     PureToken,
     /// One of these.
     OneOf(&'static [Argument]),
@@ -43,7 +43,7 @@ pub enum ArgumentKind {
 }
 
 impl ArgumentKind {
-    /// The word in COMMAND DOCS.
+    /// Name in COMMAND DOCS.
     pub fn name(self) -> &'static str {
         match self {
             ArgumentKind::Key => "key",
@@ -58,7 +58,7 @@ impl ArgumentKind {
         }
     }
 
-    /// The arguments that a group has.
+    /// Arguments of a group.
     pub fn group(self) -> &'static [Argument] {
         match self {
             ArgumentKind::OneOf(group) | ArgumentKind::Block(group) => group,
@@ -72,22 +72,22 @@ impl Argument {
         Argument { name, kind, token: None, optional: false, multiple: false }
     }
 
-    /// The same, behind a word.
+    /// The argument behind a keyword.
     pub(super) const fn after(self, token: &'static str) -> Argument {
         Argument { token: Some(token), ..self }
     }
 
-    /// The same, which may be left out.
+    /// The argument as an optional one.
     pub(super) const fn opt(self) -> Argument {
         Argument { optional: true, ..self }
     }
 
-    /// The same, several times.
+    /// The argument as a repeatable one.
     pub(super) const fn many(self) -> Argument {
         Argument { multiple: true, ..self }
     }
 
-    /// Words that it takes at least.
+    /// Fewest words that it takes.
     pub fn words_min(&self) -> usize {
         if self.optional {
             return 0;
@@ -101,7 +101,7 @@ impl Argument {
         own + usize::from(self.token.is_some())
     }
 
-    /// Whether it always takes as many words.
+    /// Returns true if it always takes the same number of words.
     pub fn is_fixed(&self) -> bool {
         !self.optional && !self.multiple && self.kind.group().iter().all(Argument::is_fixed)
     }
@@ -143,7 +143,7 @@ pub(super) const fn block(name: &'static str, group: &'static [Argument]) -> Arg
     Argument::new(name, ArgumentKind::Block(group))
 }
 
-/// As a syntax line has it: `[EX seconds | PX milliseconds]`.
+/// Formats it as in a syntax line: `[EX seconds | PX milliseconds]`.
 impl fmt::Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let join =

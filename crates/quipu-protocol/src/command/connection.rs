@@ -1,4 +1,4 @@
-//! Reads the arguments of commands about the connection and the server around it.
+//! Reads the arguments of commands on the connection and the server.
 
 use quipu_model::{Freshness, Name, Pattern};
 
@@ -7,27 +7,27 @@ use super::{CommandError, Request, Spec};
 use crate::number;
 use crate::resp::{Args, RespVersion};
 
-/// How much of a wrong word is repeated in its error.
+/// Most bytes of a wrong word that its error repeats.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// Most names or patterns that one CONFIG GET or COMMAND asks for: several times what there is to be asked for. Answers to the
-/// 32,766 that a frame can hold would be some 40 MB.
+/// Most names or patterns in one CONFIG GET or COMMAND: several times the number that exist.
+/// Replies to the 32,766 that a frame can hold would take about 40 MB.
 const ASKED_MAX: usize = 256;
 
-/// How many hot keys are told of each list, unless the client says.
+/// Default number of hot keys per list.
 const HOT_COUNT_DEFAULT: usize = 10;
 
-/// About the counters that are asked for most often.
+/// Command on hot keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HotKeysCommand {
-    /// Replies them.
+    /// Replies the hot keys.
     Get {
-        /// So many of each list.
+        /// Most entries per list.
         count: usize,
     },
-    /// Always on: replies OK.
+    /// Tracking is always on: replies OK.
     Start,
-    /// Forgets what was seen.
+    /// Clears the samples.
     Reset,
 }
 
@@ -38,133 +38,133 @@ pub enum ConnectionCommand<'a> {
     Ping(Option<&'a [u8]>),
     /// Replies the message.
     Echo(&'a [u8]),
-    /// Chooses the dialect, and may log in and name the connection at once.
+    /// Chooses the RESP version; may authenticate and name the connection as well.
     Hello(Hello<'a>),
-    /// Gives the password.
+    /// Authenticates.
     Auth {
-        /// The user; none is the default one.
+        /// User; none means the default user.
         user: Option<&'a [u8]>,
-        /// The password.
+        /// Password.
         password: &'a [u8],
     },
     /// Replies OK and closes.
     Quit,
-    /// Back to a fresh connection, not logged in.
+    /// Resets the connection to its initial, unauthenticated state.
     Reset,
-    /// Chooses a database, of which there is one.
+    /// Chooses a database; there is only one.
     Select(i64),
-    /// About this connection and the others.
+    /// Command on this connection and the others.
     Client(ClientCommand<'a>),
-    /// About the commands themselves.
+    /// Command on the commands themselves.
     Introspection(Introspection<'a>),
-    /// About the server, in sections; none given: the usual ones.
+    /// Server information by section; without sections: the default ones.
     Info(Vec<&'a [u8]>),
-    /// About the settings.
+    /// Command on the settings.
     Config(ConfigCommand<'a>),
-    /// The time of day.
+    /// Time of day.
     Time,
     /// Begins a transaction.
     Multi,
-    /// Runs it.
+    /// Runs the transaction.
     Exec,
-    /// Drops it.
+    /// Drops the transaction.
     Discard,
-    /// Makes the next transaction depend on these not changing.
+    /// Makes the next transaction fail if one of these counters changes.
     Watch(Vec<Name<'a>>),
     /// Undoes every WATCH.
     Unwatch,
-    /// Removes all functions, of which there are none.
+    /// Removes all functions; Quipu has none.
     FunctionFlush,
-    /// Writes a copy of everything to a directory of the server's machine.
+    /// Backs up all data to a directory on the server's machine.
     Backup(&'a [u8]),
     /// Replies a reading.
     Read {
-        /// Of which counter.
+        /// Counter name.
         name: Name<'a>,
-        /// How old it may be.
+        /// Required freshness.
         freshness: Freshness,
     },
     /// Replies a dump of a counter.
     Dump(Name<'a>),
-    /// About the counters that are asked for most often.
+    /// Command on hot keys.
     HotKeys(HotKeysCommand),
-    /// Lists the parts of an operation.
+    /// Lists the subcommands of an operation.
     Help(&'static Spec),
 }
 
 /// HELLO and its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// The dialect asked for; none: stay.
+    /// Requested RESP version; none keeps the current one.
     pub version: Option<RespVersion>,
     /// User and password.
     pub auth: Option<(&'a [u8], &'a [u8])>,
-    /// A name for the connection.
+    /// Name for the connection.
     pub name: Option<&'a [u8]>,
 }
 
-/// CLIENT and its parts.
+/// CLIENT and its subcommands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientCommand<'a> {
-    /// The number of this connection.
+    /// Replies the id of this connection.
     Id,
-    /// Its name.
+    /// Replies its name.
     GetName,
-    /// Names it; an empty name removes the name.
+    /// Sets its name; an empty name removes it.
     SetName(&'a [u8]),
-    /// Which library speaks.
+    /// Sets the client library's name.
     SetLibName(&'a [u8]),
-    /// In which version.
+    /// Sets the client library's version.
     SetLibVersion(&'a [u8]),
-    /// A line about this connection.
+    /// Replies a line on this connection.
     Info,
-    /// A line about each; with ids: only those. `normal` is false if only kinds were asked for that do not exist here.
+    /// Replies a line on each connection, or on those with the given ids.
     List {
-        /// Which, if not all.
+        /// Requested ids; none means all.
         ids: Option<Vec<u64>>,
-        /// Whether ordinary clients are among those asked for.
+        /// False if the client asked only for connection types that Quipu does not have.
         normal: bool,
     },
-    /// Accepted, without effect: nothing is evicted.
+    /// Accepted without effect: the server evicts no clients.
     NoEvict,
-    /// Accepted, without effect: nothing is touched by a read.
+    /// Accepted without effect: a read records no access time.
     NoTouch,
-    /// Which replies are sent.
+    /// Sets the reply mode.
     Reply(ClientReplyMode),
 }
 
-/// Which replies a client wants.
+/// Reply mode of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientReplyMode {
-    /// All.
+    /// All replies.
     On,
-    /// None.
+    /// No replies.
     Off,
-    /// Not the next one.
+    /// All but the next reply.
     Skip,
 }
 
-/// COMMAND and its parts.
+/// COMMAND and its subcommands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Introspection<'a> {
-    /// How many operations there are.
+    /// Number of operations.
     Count,
-    /// Their names, filtered by a pattern.
+    /// Names of operations, filtered by a pattern.
     List(Option<Pattern<'a>>),
     /// Arity, flags and keys of these, or of all.
     Info(Vec<&'a [u8]>),
-    /// Summaries of these, or of all.
+    /// Documentation of these, or of all.
     Docs(Vec<&'a [u8]>),
 }
 
-/// CONFIG and its parts.
+/// CONFIG and its subcommands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigCommand<'a> {
-    /// Settings whose name matches one of the patterns.
+    /// Settings with a name that matches one of the patterns.
     Get(Vec<&'a [u8]>),
-    /// Name and value, one or more.
+    /// Pairs of name and value, one or more.
     Set(Vec<(&'a [u8], &'a [u8])>),
-    /// Counts anew.
+    /// Resets the statistics.
     ResetStat,
 }
 
@@ -216,7 +216,8 @@ pub(super) fn hotkeys<'a>(_: &'static Spec, args: &Args<'a>) -> ConnectionParse<
         };
         HotKeysCommand::Get { count }
     } else if word("START") || word("STOP") {
-        // Redis watches when it is told to, by metrics and samples of the client's choice; here it is always on.
+        // Redis tracks on request, with the client's choice of metrics and sampling; Quipu always
+        // tracks.
         HotKeysCommand::Start
     } else if word("RESET") && args.len() == 2 {
         HotKeysCommand::Reset
@@ -455,7 +456,7 @@ fn introspection(command: Introspection<'_>) -> ConnectionParse<'_> {
     connection(ConnectionCommand::Introspection(command))
 }
 
-/// The words after the part of an operation, each of which may bring a long answer or a long search.
+/// Arguments after the subcommand, within the bound: each may cause a long reply or a long search.
 fn subcommand_arguments<'a>(args: &Args<'a>) -> Result<Vec<&'a [u8]>, CommandError> {
     match args.len().saturating_sub(2) {
         0..=ASKED_MAX => Ok(args.from(2).collect()),
@@ -469,7 +470,7 @@ fn on_or_off(word: &[u8]) -> Result<(), CommandError> {
     if is_word(word, "ON") || is_word(word, "OFF") { Ok(()) } else { Err(CommandError::Syntax) }
 }
 
-/// Names of connections stand in lines of CLIENT LIST, so they may not break them.
+/// Checks a connection name: it stands in a line of CLIENT LIST and must not break it.
 fn plain_name(name: &[u8]) -> Result<(), CommandError> {
     match is_plain(name) {
         true => Ok(()),
@@ -483,7 +484,7 @@ fn is_plain(word: &[u8]) -> bool {
     word.iter().all(u8::is_ascii_graphic)
 }
 
-/// An argument that the arity says is there.
+/// An argument that the arity guarantees.
 fn arg<'a>(args: &Args<'a>, index: usize) -> &'a [u8] {
     args.get(index).unwrap_or_default()
 }

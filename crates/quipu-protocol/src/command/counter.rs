@@ -1,6 +1,7 @@
 //! Reads the arguments of counter commands.
 //!
-//! In: arguments whose number has been checked. Out: commands of the model, and how their answers look.
+//! In: arguments, their number already checked. Out: commands of the model, and the shapes of their
+//! replies.
 
 use quipu_model::{
     AddWithin, Command, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, ListNames, Name, SAMPLE_MAX, Scan, Set,
@@ -13,20 +14,21 @@ use super::{CommandError, CounterRequest, Request, Spec};
 use crate::number;
 use crate::resp::{Args, ReplyShape};
 
-/// How many names SCAN looks at when it is not told. Redis's number.
+/// Names that SCAN examines by default. Redis's number.
 const SCAN_COUNT_DEFAULT: usize = 10;
 
-/// Most names one step of SCAN looks at: with the longest names a page stays near 1 MiB, the output bound. A client that
-/// asks for more gets shorter pages and more of them, which SCAN allows.
+/// Most names that one step of SCAN examines: with the longest names a page stays near 1 MiB, the
+/// output bound. A client that asks for more gets shorter pages and more of them, which SCAN
+/// allows.
 const SCAN_COUNT_MAX: usize = 2_000;
 
-/// What a HyperLogLog of Redis begins with: the one string that is not a number and can be set.
+/// First bytes of a Redis HyperLogLog: the one string that is not a number and can be set.
 const HLL_MAGIC: &[u8] = b"HYLL";
 
-/// Bound of KEYS where no door sets its own.
+/// Bound of KEYS where no listener sets its own.
 const NAMES_BYTES_MAX: usize = 1 << 20;
 
-/// How much of a wrong option is repeated in its error.
+/// Most bytes of a wrong option that its error repeats.
 const OPTION_SHOWN_BYTES_MAX: usize = 128;
 
 type CounterParse<'a> = Result<Request<'a>, CommandError>;
@@ -164,7 +166,8 @@ pub(super) fn increx<'a>(spec: &'static Spec, args: &Args<'a>) -> CounterParse<'
         expiry: Expiry::Keep,
         expiry_if_none: false,
     };
-    // Every option once, as in SET: the second is a mistake of the client's that a silent choice would hide.
+    // Every option at most once, as in SET: silently choosing one of two would hide the client's
+    // mistake.
     let (mut delta_given, mut lower_given, mut upper_given) = (false, false, false);
     let once = |given: &mut bool| if std::mem::replace(given, true) { Err(CommandError::Syntax) } else { Ok(()) };
     let mut options = args.from(2);
@@ -303,7 +306,7 @@ pub(super) fn plain(command: Command<'_>) -> CounterParse<'_> {
     shaped(command, ReplyShape::Plain)
 }
 
-/// A command whose answer does not look as the answer itself says.
+/// A command with a reply shape other than the plain one.
 pub(super) fn shaped(command: Command<'_>, shape: ReplyShape) -> CounterParse<'_> {
     Ok(Request::Counter(CounterRequest { command, shape }))
 }
@@ -371,7 +374,7 @@ pub(super) fn names<'a>(args: &Args<'a>) -> Result<Vec<Name<'a>>, CommandError> 
     args.from(1).map(|arg| Ok(Name::new(arg)?)).collect()
 }
 
-/// An argument that the arity says is there.
+/// An argument that the arity guarantees.
 pub(super) fn arg<'a>(args: &Args<'a>, index: usize) -> &'a [u8] {
     args.get(index).unwrap_or_default()
 }

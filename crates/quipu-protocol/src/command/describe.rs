@@ -1,12 +1,13 @@
-//! COMMAND: the table, told to clients.
+//! Answers COMMAND: describes the table to clients.
 //!
-//! In: the question. Out: the reply, written. Clients learn from it which arguments are names, and redis-cli its hints.
+//! In: the question. Out: the reply, written. Clients learn from it which arguments are names;
+//! redis-cli takes its hints from it.
 
 use super::spec::{Flag, Keys};
 use super::{Argument, Introspection, Spec, TABLE};
 use crate::resp::RespWriter;
 
-/// Answers a question about the commands.
+/// Writes the answer to a question on the commands.
 pub fn describe(question: &Introspection<'_>, out: &mut RespWriter<'_>) {
     match question {
         Introspection::Count => out.integer(TABLE.len() as i64),
@@ -40,7 +41,7 @@ pub fn describe(question: &Introspection<'_>, out: &mut RespWriter<'_>) {
     }
 }
 
-/// The ten fields that Redis 7 gives.
+/// The ten fields of Redis 7.
 fn info(spec: &Spec, out: &mut RespWriter<'_>) {
     out.array(10);
     out.bulk(spec.name.as_bytes());
@@ -53,7 +54,7 @@ fn info(spec: &Spec, out: &mut RespWriter<'_>) {
     let categories = categories(spec);
     out.set(categories.len());
     categories.iter().for_each(|category| out.simple(category));
-    // Tips, then key specifications: the three numbers above already say where names are.
+    // Tips, then key specifications: the three numbers above already give the positions of names.
     out.set(0);
     out.set(0);
     out.set(spec.parts.len());
@@ -76,7 +77,7 @@ fn categories(spec: &Spec) -> Vec<String> {
     categories
 }
 
-/// The fields that Redis 7 gives, of which clients make their hints.
+/// The fields of Redis 7; clients build their hints from them.
 fn docs(spec: &Spec, out: &mut RespWriter<'_>) {
     let arguments: Vec<&Argument> = spec.all_arguments().collect();
     out.bulk(spec.name.as_bytes());
@@ -131,7 +132,7 @@ fn argument(argument: &Argument, out: &mut RespWriter<'_>) {
     }
 }
 
-/// The lines of `CLIENT HELP` and its like.
+/// Writes the lines of `CLIENT HELP` and the like.
 pub fn help(container: &Spec, out: &mut RespWriter<'_>) {
     out.array(1 + 2 * container.parts.len());
     out.simple(&format!(

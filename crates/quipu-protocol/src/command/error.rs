@@ -1,33 +1,33 @@
-//! Why a command was not understood, in the words of Redis, prefix included.
+//! Errors of parsing a command: the texts of Redis, prefix included.
 
 use quipu_model::RespCode::Own;
 use quipu_model::{BadIdentity, NAME_BYTES_MAX, NameTooLong, Pattern};
 
-/// A command that cannot be carried out as it was written. The text is the whole error reply.
+/// A command that cannot be executed as written. The text is the whole error reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// No such operation. Holds what was typed, shortened.
+    /// Unknown operation.
     #[error("ERR unknown command '{name}', with args beginning with: {args}")]
     Unknown {
-        /// The name as typed.
+        /// Name as received, shortened.
         name: String,
-        /// The first arguments, each quoted and followed by a space.
+        /// First arguments, each quoted and followed by a space.
         args: String,
     },
-    /// No such part of an operation.
+    /// Unknown subcommand.
     #[error("ERR unknown subcommand '{name}'. Try {container} HELP.")]
     UnknownSubcommand {
-        /// The name as typed.
+        /// Name as received.
         name: String,
-        /// The operation, in capitals.
+        /// Operation, in upper case.
         container: String,
     },
     /// An operation of Redis that a counter does not have.
     #[error("ERR {name} is not offered: {instead}")]
     Absent {
-        /// Its name, in capitals.
+        /// Name, in upper case.
         name: &'static str,
-        /// Why, and what to do.
+        /// Reason, and the alternative.
         instead: &'static str,
     },
     /// Too few or too many arguments.
@@ -36,13 +36,13 @@ pub enum CommandError {
     /// Not a 64-bit integer in its one spelling.
     #[error("ERR value is not an integer or out of range")]
     NotInteger,
-    /// An option that does not exist, twice, or with another that excludes it.
+    /// An unknown or repeated option, or one excluded by another.
     #[error("ERR syntax error")]
     Syntax,
-    /// An expiry of zero, negative where it may not be, or out of range.
+    /// An expiry of zero, negative where that is not allowed, or out of range.
     #[error("ERR invalid expire time in '{0}' command")]
     BadExpiry(&'static str),
-    /// The negation of the smallest integer.
+    /// Negation of the smallest integer.
     #[error("ERR decrement would overflow")]
     DecrementOverflow,
     /// A name over the bound.
@@ -51,16 +51,16 @@ pub enum CommandError {
     /// A pattern over the bound.
     #[error("ERR pattern is too long: {0} bytes, at most {max} are allowed", max = Pattern::BYTES_MAX)]
     PatternTooLong(usize),
-    /// What cannot name a mutation.
+    /// Malformed identity of a mutation.
     #[error("ERR {0}")]
     Identity(#[from] BadIdentity),
     /// Not a cursor that SCAN returned.
     #[error("ERR invalid cursor")]
     Cursor,
-    /// Any other mistake, worded in full by the operation it belongs to.
+    /// Any other mistake; the operation gives the whole text.
     #[error("{0}")]
     BadArgument(&'static str),
-    /// The same, with words of the client in it.
+    /// Any other mistake, with client input in the text.
     #[error("{0}")]
     BadArgumentNamed(String),
 }
@@ -110,7 +110,7 @@ quipu_model::reasons! { CommandError:
         "The text names the argument and what it may be.";
 }
 
-/// Takes a pattern within the bound: a longer one would be matched in time that grows with it, name by name.
+/// Reads a pattern within the bound: the matching time per name grows with the pattern.
 pub(super) fn pattern(bytes: &[u8]) -> Result<Pattern<'_>, CommandError> {
     match bytes.len() {
         0..=Pattern::BYTES_MAX => Ok(Pattern(bytes)),
@@ -118,9 +118,9 @@ pub(super) fn pattern(bytes: &[u8]) -> Result<Pattern<'_>, CommandError> {
     }
 }
 
-/// What was typed, as far as it can be shown.
+/// Client input, shortened to a bound.
 pub(super) fn shown(bytes: &[u8], bytes_max: usize) -> String {
-    // Redis prints a C string: what follows a zero byte is not seen.
+    // Redis prints a C string, which ends at a zero byte.
     let visible = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(&visible[..visible.len().min(bytes_max)]).into_owned()
 }

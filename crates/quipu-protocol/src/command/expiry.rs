@@ -1,11 +1,11 @@
-//! Reads points in time from arguments: `EX 10`, `PXAT 1700000000000`.
+//! Reads expiry times from arguments: `EX 10`, `PXAT 1700000000000`.
 
 use quipu_model::ExpiryTime;
 
 use super::CommandError;
 use crate::number;
 
-/// In which unit, and from where, a number counts.
+/// Unit and origin of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Seconds,
@@ -15,14 +15,14 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// The option of that name, as SET, GETEX and INCREX know it.
+    /// Unit of an option of SET, GETEX and INCREX.
     pub(super) fn option(word: &[u8]) -> Option<Unit> {
         [(&b"EX"[..], Unit::Seconds), (b"PX", Unit::Millis), (b"EXAT", Unit::AtSeconds), (b"PXAT", Unit::AtMillis)]
             .into_iter()
             .find_map(|(name, unit)| name.eq_ignore_ascii_case(word).then_some(unit))
     }
 
-    /// A point in time that may lie in the past; EXPIRE deletes then.
+    /// Reads a time that may lie in the past; EXPIRE then deletes.
     pub(super) fn when(self, bytes: &[u8], command: &'static str) -> Result<ExpiryTime, CommandError> {
         let number = number::integer(bytes).ok_or(CommandError::NotInteger)?;
         let millis = match self {
@@ -35,7 +35,7 @@ impl Unit {
         })
     }
 
-    /// A point in time that must be positive: what a value is given together with.
+    /// Reads a time that must be positive: the expiry given together with a value.
     pub(super) fn when_positive(self, bytes: &[u8], command: &'static str) -> Result<ExpiryTime, CommandError> {
         match self.when(bytes, command)? {
             ExpiryTime::In(..=0) | ExpiryTime::At(..=0) => Err(CommandError::BadExpiry(command)),

@@ -1,8 +1,12 @@
-//! The name of a mutation, at the end of its arguments: `IDMP producer item`, where XADD of Redis has it, or `SEQ producer n`.
+//! Reads the identity at the end of a mutation's arguments: `IDMP producer item`, in the position
+//! of XADD's, or `SEQ producer n`.
 //!
-//! In: the arguments of any operation. Out: those of the operation alone, and the name, if there is one. Of all operations that change counters, in this one place.
+//! In: the arguments of any operation. Out: the operation's own arguments, and the identity, if
+//! any. All operations that change counters use this one parser.
 //!
-//! Where names of counters may stand in the same places (DEL, UNLINK), only the word in capitals is one: a counter of that name, third from the end of such a list, has to be moved in it.
+//! DEL and UNLINK take counter names in the same positions. There only the upper-case keyword
+//! begins an identity. A counter of that name must not be third from the end of such a list; move
+//! it within the list.
 
 use quipu_model::Identity;
 
@@ -14,17 +18,18 @@ use crate::resp::{Args, ReplyShape};
 const TOKEN: &str = "IDMP";
 const SEQUENCE: &str = "SEQ";
 
-/// The word, the producer, and the item or number.
+/// Keyword, producer, and item or number.
 const ARGS: usize = 3;
 
-/// The words with which a mutation is named, as they stand.
+/// An identity as received.
 pub(super) struct IdentityWords<'a> {
     word: &'static str,
     producer: &'a [u8],
     item: &'a [u8],
 }
 
-/// Takes the name of a mutation off its arguments, if the operation is one, has one, and has enough arguments without it.
+/// Splits the identity off the arguments, if the operation is a mutation, has one, and has enough
+/// arguments without it.
 pub(super) fn split<'a>(spec: &Spec, args: &Args<'a>) -> (Args<'a>, Option<IdentityWords<'a>>) {
     let identity = || {
         let at = args.len().checked_sub(ARGS).filter(|_| spec.has(Flag::Write))?;
@@ -44,7 +49,7 @@ pub(super) fn split<'a>(spec: &Spec, args: &Args<'a>) -> (Args<'a>, Option<Ident
 }
 
 impl<'a> IdentityWords<'a> {
-    /// The request, to be carried out once.
+    /// Makes the request a [`Request::Once`].
     pub fn make_once(&self, request: Request<'a>) -> Result<Request<'a>, CommandError> {
         let identity = match self.word {
             TOKEN => Identity::token(self.producer, self.item)?,

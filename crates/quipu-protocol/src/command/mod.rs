@@ -1,9 +1,11 @@
-//! Every operation, once: what it is called, how it is asked for, what it becomes.
+//! Defines every operation once: its name, its arguments, its request.
 //!
-//! In: the arguments of one frame. Out: a [`Request`], or the error text that Redis would give.
+//! In: the arguments of one frame. Out: a [`Request`], or the error text of Redis.
 //!
-//! Two steps, because a transaction needs them apart as Redis does: [`lookup`] finds the operation and checks the number of
-//! arguments (a failure there spoils a MULTI), [`Spec::parse`] reads the arguments (a failure there is one reply of EXEC).
+//! Parsing has two steps, because Redis treats their failures differently in a transaction:
+//! - [`lookup`] finds the operation and checks the number of arguments. A failure here aborts a
+//!   MULTI.
+//! - [`Spec::parse`] reads the arguments. A failure here is one reply of EXEC.
 
 mod absent;
 mod arguments;

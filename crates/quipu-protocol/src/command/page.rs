@@ -1,4 +1,4 @@
-//! docs/commands.md: every command, printed from the table that the parser uses.
+//! Generates docs/commands.md: every command, printed from the parser's table.
 
 use std::fmt::Write;
 
@@ -65,7 +65,7 @@ OK
 A counter on a [shared store](operating.md) has no single owner, so bounds are refused there.
 ";
 
-/// The groups in the order of the page, with their titles.
+/// Groups in the order of the page, with their titles.
 const GROUPS: [(Group, &str); 8] = [
     (Group::String, "Counts"),
     (Group::HyperLogLog, "Uniques"),
@@ -77,7 +77,7 @@ const GROUPS: [(Group, &str); 8] = [
     (Group::Scripting, "Scripting"),
 ];
 
-/// The page.
+/// Generates the page.
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for (group, title) in GROUPS {
@@ -93,7 +93,7 @@ pub fn page() -> String {
     page
 }
 
-/// The commands of a group; those with parts are followed by them.
+/// Commands of a group, each followed by its subcommands.
 fn specs_in(group: Group) -> impl Iterator<Item = &'static Spec> {
     let of_group = TABLE.iter().filter(move |spec| spec.group == group);
     of_group.flat_map(|spec| std::iter::once(spec).chain(spec.parts))
@@ -103,7 +103,7 @@ fn name(spec: &Spec) -> String {
     spec.name.replace('|', " ").to_ascii_uppercase()
 }
 
-/// The link to a command's heading, as the usual renderers of Markdown make it.
+/// Link to a command's heading, as the usual Markdown renderers generate it.
 fn anchor(spec: &Spec) -> String {
     spec.name.replace('|', "-").replace('.', "")
 }
@@ -137,7 +137,7 @@ fn write_command(page: &mut String, spec: &Spec) {
     });
 }
 
-/// The arguments that a client chooses, with their types.
+/// Collects the arguments that have values, with their types.
 fn list(argument: &Argument, into: &mut Vec<String>) {
     match argument.kind {
         ArgumentKind::PureToken => {}
@@ -157,7 +157,7 @@ fn meaning(kind: ArgumentKind) -> &'static str {
     }
 }
 
-/// The refusals that its flags and kinds bring about, as links.
+/// Links to the refusals that follow from the operation's flags and kinds.
 fn errors(spec: &Spec) -> Vec<String> {
     let link = |word: &str, anchor: &str| format!("[{word}](errors.md#{anchor})");
     let about_counters = !spec.kinds.is_empty() && spec.keys != Keys::NONE;

@@ -1,4 +1,4 @@
-//! What a frame asks for, typed.
+//! Typed request of a frame.
 
 use quipu_model::{Command, Identity};
 
@@ -10,30 +10,30 @@ use crate::resp::ReplyShape;
 pub enum Request<'a> {
     /// For the engine.
     Counter(CounterRequest<'a>),
-    /// Several commands for the engine that are one step: all applied, or none; replies OK. MSET.
+    /// Several commands for the engine as one step: all applied, or none; replies OK. MSET.
     SetMany(Vec<Command<'a>>),
     /// For the engine, once: a retry gets the same reply.
     Once(OnceRequest<'a>),
-    /// For the connection or the server around it.
+    /// For the connection or the server.
     Connection(ConnectionCommand<'a>),
 }
 
-/// A mutation that has a name, and how its answer looks.
+/// A mutation with an identity, and its reply shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OnceRequest<'a> {
-    /// Its name.
+    /// Identity.
     pub identity: Identity<'a>,
-    /// What is asked: one command, or several that are one step.
+    /// One command, or several as one step.
     pub commands: Vec<Command<'a>>,
-    /// How the answer is written.
+    /// Reply shape.
     pub shape: ReplyShape,
 }
 
-/// A command for the engine, and how its answer looks.
+/// A command for the engine, and its reply shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CounterRequest<'a> {
-    /// What is asked.
+    /// Command.
     pub command: Command<'a>,
-    /// How the answer is written.
+    /// Reply shape.
     pub shape: ReplyShape,
 }

@@ -1,7 +1,10 @@
 //! Reads the arguments of commands on the approximate kinds.
 //!
-//! In: arguments whose number has been checked. Out: commands of the model. `PF*`, `CMS.*` and `TOPK.*` take what Redis and its modules take, and say what they say of mistakes; every text
-//! was compared with redis-server 7.0.15 and RedisBloom. Ours begin with `QUIPU.`.
+//! In: arguments, their number already checked. Out: commands of the model.
+//!
+//! `PF*`, `CMS.*` and `TOPK.*` take the arguments of Redis and its modules and return their error
+//! texts. Every text was compared with redis-server 7.0.15 and RedisBloom. Quipu's own commands
+//! begin with `QUIPU.`.
 
 use std::iter;
 
@@ -15,15 +18,15 @@ use crate::json::COUNTED_ITEMS_MAX;
 use crate::number;
 use crate::resp::{Args, ReplyShape};
 
-/// Sketches that are brought together by one command at most.
+/// Most sketches that one command merges.
 const JOINED_NAMES_MAX: usize = 256;
 
-/// Redis's bound of what an item of a top list comes to at once. Ours has none of its own.
+/// Redis's bound on one increment of a top-list item. Quipu's own commands have no such bound.
 const TOPK_BY_MAX: i64 = 100_000;
 
 type SketchParse<'a> = Result<Request<'a>, CommandError>;
 
-// ---- unique -----------------------------------------------------------------------------------------------------------------------
+// ---- unique ------------------------------------------------------------------------------------
 
 pub(super) fn pfadd<'a>(_: &'static Spec, args: &Args<'a>) -> SketchParse<'a> {
     observe(args, Dialect::Redis)
@@ -80,7 +83,7 @@ pub(super) fn getrange<'a>(_: &'static Spec, args: &Args<'a>) -> SketchParse<'a>
     sketch(SketchCommand::ReadRange { name: name(args, 1)?, from, to })
 }
 
-// ---- frequency --------------------------------------------------------------------------------------------------------------------
+// ---- frequency ---------------------------------------------------------------------------------
 
 pub(super) fn cms_initbydim<'a>(_: &'static Spec, args: &Args<'a>) -> SketchParse<'a> {
     let size = |index, wrong| natural(arg(args, index)).ok_or(CommandError::BadArgument(wrong));
@@ -169,7 +172,7 @@ pub(super) fn cms_merge<'a>(_: &'static Spec, args: &Args<'a>) -> SketchParse<'a
 }
 
 pub(super) fn quipu_freq_merge<'a>(_: &'static Spec, args: &Args<'a>) -> SketchParse<'a> {
-    // What the first has stays in it: it is one of those that are added up.
+    // The first sketch keeps its content: it is one of the merged sketches.
     let mut names = joined(args)?;
     names.insert(1, names[0]);
     let weights = vec![1; names.len() - 1];
@@ -184,7 +187,7 @@ pub(super) fn quipu_freq_info<'a>(_: &'static Spec, args: &Args<'a>) -> SketchPa
     sketch(SketchCommand::FrequencyInfo { name: name(args, 1)?, dialect: Dialect::Native })
 }
 
-// ---- top --------------------------------------------------------------------------------------------------------------------------
+// ---- top ---------------------------------------------------------------------------------------
 
 pub(super) fn topk_reserve<'a>(spec: &'static Spec, args: &Args<'a>) -> SketchParse<'a> {
     let size = |index, wrong| {
@@ -220,7 +223,8 @@ pub(super) fn topk_add<'a>(_: &'static Spec, args: &Args<'a>) -> SketchParse<'a>
 pub(super) fn topk_incrby<'a>(spec: &'static Spec, args: &Args<'a>) -> SketchParse<'a> {
     let items = counted(spec, args, |by| {
         let by = number::integer(by).filter(|by| (0..=TOPK_BY_MAX).contains(by));
-        // Redis counts the other items of the command, and says it of this one; here all are counted or none is.
+        // Redis counts the command's other items and returns this error for the wrong one. Quipu
+        // counts all items or none.
         let wrong = "TopK: increment must be an integer greater or equal to 0 and smaller or equal to 100,000";
         by.map(|by| by as u64).ok_or(CommandError::BadArgument(wrong))
     })?;
@@ -268,24 +272,24 @@ pub(super) fn topk_info<'a>(_: &'static Spec, args: &Args<'a>) -> SketchParse<'a
     sketch(SketchCommand::TopInfo { name: name(args, 1)?, dialect: Dialect::Redis })
 }
 
-// -----------------------------------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
 fn sketch(command: SketchCommand<'_>) -> SketchParse<'_> {
     plain(Command::Sketch(command))
 }
 
-/// The answer says what it lies between.
+/// A command with bounds in its reply.
 fn bounded(command: SketchCommand<'_>) -> SketchParse<'_> {
     shaped(Command::Sketch(command), ReplyShape::Bounded)
 }
 
-/// The same of the time that stands behind the name.
+/// A command at the time that follows the name.
 fn timed<'a>(args: &Args<'a>, command: SketchCommand<'a>) -> SketchParse<'a> {
     let at = Millis(number::natural(arg(args, 2)).ok_or(CommandError::NotInteger)?);
     sketch(SketchCommand::At { at, command: Box::new(command) })
 }
 
-/// Items and how often each came.
+/// Items with their counts.
 fn counted<'a>(
     spec: &'static Spec,
     args: &Args<'a>,
@@ -311,7 +315,7 @@ fn counted_from<'a>(
     Ok(items)
 }
 
-/// Items that one command may count: each may have an item in its reply.
+/// Checks the number of counted items: each may have an item in the reply.
 fn few_enough(items: usize) -> Result<(), CommandError> {
     match items > COUNTED_ITEMS_MAX {
         true => Err(CommandError::BadArgumentNamed(format!("ERR a command counts at most {COUNTED_ITEMS_MAX} items"))),
@@ -319,7 +323,7 @@ fn few_enough(items: usize) -> Result<(), CommandError> {
     }
 }
 
-/// Sketches that one command may bring together: all of them are held meanwhile.
+/// Sketches to merge, within the bound: the engine holds all of them during the merge.
 fn joined<'a>(args: &Args<'a>) -> Result<Vec<Name<'a>>, CommandError> {
     let names = names(args)?;
     match names.len() > JOINED_NAMES_MAX {
@@ -330,12 +334,12 @@ fn joined<'a>(args: &Args<'a>) -> Result<Vec<Name<'a>>, CommandError> {
     }
 }
 
-/// How often an item came.
+/// Count of an item.
 fn amount(bytes: &[u8]) -> Result<u64, CommandError> {
     number::natural(bytes).ok_or(CommandError::NotInteger)
 }
 
-/// A size: at least 1.
+/// A size, at least 1.
 fn natural(bytes: &[u8]) -> Option<u64> {
     number::natural(bytes).filter(|number| *number > 0)
 }
@@ -344,7 +348,7 @@ fn fraction(bytes: &[u8]) -> Option<Fraction> {
     std::str::from_utf8(bytes).ok()?.parse().ok().and_then(Fraction::new)
 }
 
-/// Between 0 and 1, neither of them included.
+/// A fraction between 0 and 1, both excluded.
 fn share(bytes: &[u8]) -> Option<Fraction> {
     fraction(bytes).filter(|share| share.get() > 0.0 && share.get() < 1.0)
 }

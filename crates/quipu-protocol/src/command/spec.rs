@@ -1,4 +1,4 @@
-//! The description of one operation, and how it is found.
+//! Describes one operation, and finds it by name.
 
 use std::cell::Cell;
 
@@ -12,10 +12,10 @@ use super::table::{self, TABLE};
 use super::{CommandError, Request};
 use crate::resp::Args;
 
-/// Longest name of an operation; longer ones are unknown without looking.
+/// Longest name of an operation; longer ones are unknown without a search.
 const NAME_BYTES_MAX: usize = 24;
 
-/// How much of an unknown command is repeated in its error. Redis's number.
+/// Most bytes of an unknown command that its error repeats. Redis's number.
 const SHOWN_BYTES_MAX: usize = 128;
 
 /// The option that picks a shard. Redis has none of this name.
@@ -23,65 +23,68 @@ const SHARD_KEY: &[u8] = b"SHARDKEY";
 
 /// One operation.
 pub struct Spec {
-    /// In lower case; a part of an operation is `client|setname`.
+    /// Name in lower case; a subcommand is `client|setname`.
     pub name: &'static str,
-    /// Arguments with the name; negative: at least so many. As Redis counts.
+    /// Number of arguments, name included; negative: a minimum. As in Redis.
     pub arity: i16,
-    /// What it does, for clients that route by it.
+    /// Properties, for clients that route by them.
     pub flags: &'static [Flag],
-    /// Which arguments are names of counters.
+    /// Positions of counter names among the arguments.
     pub keys: Keys,
-    /// Where the documentation puts it.
+    /// Group in the documentation.
     pub group: Group,
-    /// First version of Redis that had it, or of Quipu.
+    /// First version of Redis, or of Quipu, that had it.
     pub since: &'static str,
-    /// One line.
+    /// Summary, one line.
     pub summary: &'static str,
-    /// Its own arguments. [`Spec::all_arguments`] adds the options that many have.
+    /// Its own arguments. [`Spec::all_arguments`] adds the common options.
     pub arguments: &'static [Argument],
-    /// What it replies, in one line.
+    /// Reply, in one line.
     pub reply: &'static str,
-    /// How long it takes.
+    /// Time complexity.
     pub complexity: &'static str,
-    /// The kinds of counters that it is for; none: it is about no counter.
+    /// Kinds of counters that it works on; empty for an operation without a counter.
     pub kinds: &'static [Kind],
-    /// A command line, or nothing.
+    /// An example command line, or nothing.
     pub example: &'static str,
-    /// Its parts, if it has any.
+    /// Subcommands.
     pub parts: &'static [Spec],
     pub(super) read: ParseFn,
 }
 
-/// Reads the arguments of an operation that has been found and counted.
+/// Reads the arguments of an operation after `lookup` checked their number.
 pub(super) type ParseFn = for<'a> fn(&'static Spec, &Args<'a>) -> Result<Request<'a>, CommandError>;
 
-/// What an operation does. The words are Redis's.
+/// Property of an operation. The terms are Redis's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flag {
     /// Changes counters.
     Write,
-    /// Only reads them.
+    /// Only reads counters.
     ReadOnly,
     /// Takes constant time.
     Fast,
-    /// May be refused when there is no room.
+    /// May be refused when memory is full.
     DenyOom,
     /// For operators.
     Admin,
-    /// Allowed before the password.
+    /// Allowed before authentication.
     NoAuth,
     /// Not allowed between MULTI and EXEC.
     NoMulti,
-    /// Takes far longer than others, or as long as there is much to look at; a worker does others' work before its next.
+    /// Takes far longer than others, or time proportional to the data. After it a worker serves
+    /// other connections before this connection's next command.
     Slow,
-    /// May name what picks the shard of a shared counter, at its end and beyond its arity: `SHARDKEY key`.
+    /// Takes `SHARDKEY key` at the end, beyond its arity: the key that picks the shard of a shared
+    /// counter.
     ShardKey,
-    /// Walks the names of counters, which within a transaction would keep everybody else from all of them meanwhile.
+    /// Walks the counter names. Within a transaction the walk would block every other client from
+    /// all counters.
     Walk,
 }
 
 impl Flag {
-    /// The word in COMMAND INFO, if Redis has one.
+    /// Name in COMMAND INFO, if Redis has one.
     pub fn name(self) -> Option<&'static str> {
         Some(match self {
             Flag::Write => "write",
@@ -96,7 +99,8 @@ impl Flag {
     }
 }
 
-/// Which arguments are names: first, last (negative: from the end), and the step between them; all 0 for none.
+/// Positions of names: first, last (negative: from the end), and the step between them; all 0 for
+/// none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
     /// Index of the first.
@@ -114,7 +118,7 @@ impl Keys {
     pub(super) const PAIRS: Keys = Keys { first: 1, last: -1, step: 2 };
 }
 
-/// Where the documentation puts an operation. The words are Redis's.
+/// Group in the documentation. The terms are Redis's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// Values.
@@ -127,16 +131,16 @@ pub enum Group {
     Server,
     /// MULTI and EXEC.
     Transactions,
-    /// Functions, of which there are none.
+    /// Functions; Quipu has none.
     Scripting,
-    /// How many different ones there are.
+    /// Unique items.
     HyperLogLog,
-    /// How often each comes, and which come most often.
+    /// Item frequencies and top lists.
     Module,
 }
 
 impl Group {
-    /// The word in COMMAND DOCS.
+    /// Name in COMMAND DOCS.
     pub fn name(self) -> &'static str {
         match self {
             Group::String => "string",
@@ -152,7 +156,7 @@ impl Group {
 }
 
 impl Spec {
-    /// Reads the arguments; they are those that [`lookup`] found this operation by.
+    /// Reads the arguments with which [`lookup`] found this operation.
     pub fn parse<'a>(&'static self, args: &Args<'a>) -> Result<Request<'a>, CommandError> {
         let (args, identity) = identity::split(self, args);
         let request = (self.read)(self, &args)?;
@@ -162,30 +166,30 @@ impl Spec {
         }
     }
 
-    /// Whether it has a flag.
+    /// Returns true if it has the flag.
     pub fn has(&self, flag: Flag) -> bool {
         self.flags.contains(&flag)
     }
 
-    /// Its arguments, with the options that all adds and all changes have at their end.
+    /// Its arguments, with the options that all adds and all mutations have at their end.
     pub fn all_arguments(&self) -> impl Iterator<Item = &'static Argument> {
         let shard_key = self.has(Flag::ShardKey).then_some(&table::SHARD_KEY);
         let identity = self.has(Flag::Write).then_some(&table::IDENTITY);
         self.arguments.iter().chain(shard_key).chain(identity)
     }
 
-    /// The command line that it is asked for with: `INCRBY key increment …`.
+    /// Syntax line: `INCRBY key increment …`.
     pub fn syntax(&self) -> String {
         let name = self.name.replace('|', " ").to_ascii_uppercase();
         self.all_arguments().fold(name, |line, argument| format!("{line} {argument}"))
     }
 
-    /// The name of a part without its operation, in lower case.
+    /// Name of a subcommand without its operation, in lower case.
     pub fn part_name(&self) -> &'static str {
         self.name.rsplit_once('|').map_or(self.name, |(_, part)| part)
     }
 
-    /// The operation or part of one of that name (`client|setname`), in any case.
+    /// Finds an operation or subcommand (`client|setname`) by name, in any case.
     pub fn by_name(name: &[u8]) -> Option<&'static Spec> {
         match name.iter().position(|&byte| byte == b'|') {
             None => find(name),
@@ -197,12 +201,12 @@ impl Spec {
         self.parts.iter().find(|part| part.part_name().as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// The arity that clients are told: options make it open at the end.
+    /// Arity reported to clients: options make it open-ended.
     pub(super) fn public_arity(&self) -> i16 {
         if self.has(Flag::ShardKey) || self.has(Flag::Write) { -self.arity.abs() } else { self.arity }
     }
 
-    /// Whether the arguments end with the name of a mutation.
+    /// Returns true if the arguments end with an identity.
     pub fn has_identity(&self, args: &Args<'_>) -> bool {
         identity::split(self, args).1.is_some()
     }
@@ -211,9 +215,9 @@ impl Spec {
         self.accepts_plain(args) || self.has_identity(args)
     }
 
-    /// Whether the number of arguments is right, none of which names the mutation.
+    /// Returns true if the number of arguments is right without an identity.
     pub(super) fn accepts_plain(&self, args: &Args<'_>) -> bool {
-        // Arguments are bounded far below what an i64 holds.
+        // The limits bound the number of arguments far below an i64.
         let count = args.len() as i64;
         let arity = i64::from(self.arity);
         match arity {
@@ -222,7 +226,8 @@ impl Spec {
         }
     }
 
-    /// What follows SHARDKEY behind the other arguments, if that is offered and there.
+    /// The value of SHARDKEY after the other arguments, if the operation has that option and the
+    /// client used it.
     pub(super) fn shard_key<'a>(&self, args: &Args<'a>) -> Option<&'a [u8]> {
         let at = usize::try_from(self.arity).ok().filter(|at| self.has(Flag::ShardKey) && args.len() == at + 2)?;
         args.get(at).filter(|word| word.eq_ignore_ascii_case(SHARD_KEY)).and_then(|_| args.get(at + 1))
@@ -264,11 +269,11 @@ pub fn lookup(args: &Args<'_>) -> Result<&'static Spec, CommandError> {
 }
 
 thread_local! {
-    /// Where the operation stands that was found last: nearly always the next one is the same.
+    /// Index of the last operation found: nearly always the next one is the same.
     static LAST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The operation of that name, in any case.
+/// Finds the operation of that name, in any case.
 fn find(name: &[u8]) -> Option<&'static Spec> {
     let last = &TABLE[LAST.get()];
     if last.name.as_bytes().eq_ignore_ascii_case(name) {

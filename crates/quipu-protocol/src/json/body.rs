@@ -1,4 +1,4 @@
-//! Bodies: an add, another mutation, an item of a batch.
+//! Reads request bodies: an add, another mutation, an observation, a batch item.
 
 use quipu_model::Kind;
 use serde::de::Error;
@@ -7,95 +7,95 @@ use serde_json::value::RawValue;
 
 use super::whole::{kind_of, read_whole};
 
-/// The body of an add. An empty one adds 1.
+/// Body of an add. An empty one adds 1.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddBody {
-    /// By how much.
+    /// Delta.
     #[serde(default = "one", deserialize_with = "whole")]
     pub delta: i64,
-    /// What picks the shard, where the namespace says that the add does.
+    /// Key that picks the shard, in namespaces that shard by the add.
     #[serde(default)]
     pub shard_key: Option<String>,
-    /// What the client calls this mutation.
+    /// Token of the mutation.
     #[serde(default)]
     pub token: Option<String>,
-    /// Whose token it is, or whose number.
+    /// Producer of the token or of the sequence number.
     #[serde(default)]
     pub producer: Option<String>,
-    /// The number of this mutation, of a producer that numbers what it does.
+    /// Sequence number of the mutation, for a producer that numbers its mutations.
     #[serde(default)]
     pub seq: Option<u64>,
 }
 
-/// The body of a mutation that has nothing else to say. May be empty.
+/// Body of a mutation without arguments. May be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MutationBody {
-    /// What the client calls this mutation.
+    /// Token of the mutation.
     #[serde(default)]
     pub token: Option<String>,
-    /// Whose token it is, or whose number.
+    /// Producer of the token or of the sequence number.
     #[serde(default)]
     pub producer: Option<String>,
-    /// The number of this mutation, of a producer that numbers what it does.
+    /// Sequence number of the mutation, for a producer that numbers its mutations.
     #[serde(default)]
     pub seq: Option<u64>,
 }
 
-/// Most items of one observation: each is hashed while others wait.
+/// Most items of one observation: the server hashes each while other requests wait.
 pub const OBSERVE_ITEMS_MAX: usize = 10_000;
 
-/// Most items of one observation that are counted: each may have an item in its reply.
+/// Most items of one observation with counts: each may have an item in the reply.
 pub const COUNTED_ITEMS_MAX: usize = 1_000;
 
-/// The body of an observation.
+/// Body of an observation.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveBody {
-    /// What was seen.
+    /// Observed items.
     #[serde(deserialize_with = "few_enough")]
     pub items: Vec<ObservedItem>,
-    /// Of which kind the counter is to be.
+    /// Kind of the counter.
     #[serde(default, deserialize_with = "approximate")]
     pub kind: Option<Kind>,
-    /// When it was seen, in milliseconds since 1970; else now.
+    /// Time of the observation, in milliseconds since 1970; default: now.
     #[serde(default)]
     pub at: Option<u64>,
-    /// What the client calls this mutation.
+    /// Token of the mutation.
     #[serde(default)]
     pub token: Option<String>,
-    /// Whose token it is, or whose number.
+    /// Producer of the token or of the sequence number.
     #[serde(default)]
     pub producer: Option<String>,
-    /// The number of this mutation, of a producer that numbers what it does.
+    /// Sequence number of the mutation, for a producer that numbers its mutations.
     #[serde(default)]
     pub seq: Option<u64>,
 }
 
-/// What was seen, or that it was seen several times.
+/// An item, or an item with a count.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged, expecting = "an item is a string, or an object such as {\"item\": \"a\", \"count\": 2}")]
 pub enum ObservedItem {
-    /// Once.
+    /// One occurrence.
     Once(String),
-    /// So often.
+    /// Several occurrences.
     Counted(CountedItem),
 }
 
-/// An item and how often it came.
+/// An item and its count.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CountedItem {
-    /// What came.
+    /// The item.
     pub item: String,
-    /// How often.
+    /// Number of occurrences.
     #[serde(default = "once")]
     pub count: u64,
 }
 
 impl ObservedItem {
-    /// What came.
+    /// The item.
     pub fn item(&self) -> &str {
         match self {
             ObservedItem::Once(item) => item,
@@ -103,7 +103,7 @@ impl ObservedItem {
         }
     }
 
-    /// How often it came.
+    /// Number of occurrences.
     pub fn count(&self) -> u64 {
         match self {
             ObservedItem::Once(_) => 1,
@@ -116,7 +116,7 @@ fn once() -> u64 {
     1
 }
 
-/// The word of a kind that observes items.
+/// Reads the name of an approximate kind.
 fn approximate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>, D::Error> {
     let Some(word) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     let known = [Kind::Unique, Kind::Frequency, Kind::Top].into_iter().find(|kind| kind.name() == word);
@@ -136,33 +136,33 @@ fn few_enough<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Observed
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchItem {
-    /// What to do.
+    /// Operation.
     #[serde(default)]
     pub op: BatchOp,
-    /// With which counter.
+    /// Counter name.
     #[serde(default)]
     pub name: Option<String>,
-    /// The same, for names that are not text: as in a path.
+    /// Counter name, percent-encoded as in a path; for names that are not text.
     #[serde(default)]
     pub name_encoded: Option<String>,
-    /// By how much, if it is an add.
+    /// Delta of an add.
     #[serde(default, deserialize_with = "whole_if_there")]
     pub delta: Option<i64>,
-    /// What picks the shard, as in [`AddBody`].
+    /// Key that picks the shard, as in [`AddBody`].
     #[serde(default)]
     pub shard_key: Option<String>,
-    /// What the client calls this mutation.
+    /// Token of the mutation.
     #[serde(default)]
     pub token: Option<String>,
-    /// Whose token it is, or whose number.
+    /// Producer of the token or of the sequence number.
     #[serde(default)]
     pub producer: Option<String>,
-    /// The number of this mutation, of a producer that numbers what it does.
+    /// Sequence number of the mutation, for a producer that numbers its mutations.
     #[serde(default)]
     pub seq: Option<u64>,
 }
 
-/// What an item of a batch asks for.
+/// Operation of a batch item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BatchOp {
@@ -177,7 +177,7 @@ pub enum BatchOp {
     Delete,
 }
 
-/// The body of an add; the error names what is wrong and where.
+/// Parses the body of an add; the error names the mistake and its position.
 pub fn parse_add(body: &[u8]) -> Result<AddBody, serde_json::Error> {
     match is_empty(body) {
         true => Ok(AddBody { delta: 1, shard_key: None, token: None, producer: None, seq: None }),
@@ -185,7 +185,7 @@ pub fn parse_add(body: &[u8]) -> Result<AddBody, serde_json::Error> {
     }
 }
 
-/// The body of another mutation.
+/// Parses the body of another mutation.
 pub fn parse_mutation(body: &[u8]) -> Result<MutationBody, serde_json::Error> {
     match is_empty(body) {
         true => Ok(MutationBody::default()),
@@ -193,17 +193,18 @@ pub fn parse_mutation(body: &[u8]) -> Result<MutationBody, serde_json::Error> {
     }
 }
 
-/// The body of an observation.
+/// Parses the body of an observation.
 pub fn parse_observe(body: &[u8]) -> Result<ObserveBody, serde_json::Error> {
     object(body)
 }
 
-/// One item of a batch.
+/// Parses one item of a batch.
 pub fn parse_item(item: &[u8]) -> Result<BatchItem, serde_json::Error> {
     object(item)
 }
 
-/// An object. An array would be taken for one by the reader, its elements for the fields in order, which nobody means.
+/// Parses an object. serde would also accept an array, with its elements as the fields in order; no
+/// client means that.
 fn object<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, serde_json::Error> {
     match body.trim_ascii_start().first() {
         Some(b'{') => serde_json::from_slice(body),
@@ -219,9 +220,9 @@ fn one() -> i64 {
     1
 }
 
-/// A whole number of 64 bits, as a number or as a string: clients that count in doubles need the latter.
+/// Reads a 64-bit integer from a number or a string. Clients that count in doubles need the string.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    // The text of it: what serde reads as a number may be rounded already.
+    // The raw text: a number read by serde may be rounded already.
     let text = <&RawValue>::deserialize(deserializer)?.get();
     match text.as_bytes().first() {
         Some(b'-' | b'0'..=b'9') => read_whole(text).map_err(D::Error::custom),

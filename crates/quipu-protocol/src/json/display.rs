@@ -1,8 +1,9 @@
-//! A total for people: at most four characters and a sign.
+//! Formats a total for people: at most four characters and a sign.
 
 const UNITS: [&str; 7] = ["", "K", "M", "B", "T", "P", "E"];
 
-/// `1234567` as `1.2M`. Cut, never rounded up: nobody is shown a million before it is one.
+/// Formats `1234567` as `1.2M`. Truncates, never rounds up: a million is not shown before it is
+/// reached.
 pub fn display(value: i64) -> String {
     let (mut whole, mut tenth, mut unit) = (value.unsigned_abs(), 0, 0);
     while whole >= 1_000 {

@@ -1,12 +1,15 @@
-//! The JSON forms of the HTTP door: what bodies and paths mean, and how replies are written.
+//! Reads and writes the JSON forms of the HTTP interface: paths, bodies, replies.
 //!
-//! In: bytes of a path, a query or a body. Out: names, deltas and batches; and bytes for readings and replies.
+//! In: bytes of a path, a query or a body. Out: names, deltas and batches; and bytes for readings
+//! and replies.
 //!
 //! Invariants:
-//! - no bytes from outside can make this panic, and nothing is nested deeper than a batch of flat objects, so depth needs no bound of its own;
-//! - a whole number beyond ±2^53 is written as a string, and every total has its string form beside it: a client that counts in doubles rounds nothing unnoticed;
-//! - a whole number is read from its digits, so it is taken exactly or refused, never rounded;
-//! - what is not understood is refused by name, never left out.
+//! - No client bytes make this module panic.
+//! - The deepest input is a batch of flat objects, so depth needs no bound of its own.
+//! - A whole number beyond ±2^53 is written as a string, and every total has its string form beside
+//!   it. So a client that counts in doubles never rounds unnoticed.
+//! - A whole number is read from its digits, so it is taken exactly or refused, never rounded.
+//! - An unknown key or value is refused by name, never skipped.
 
 mod body;
 mod display;

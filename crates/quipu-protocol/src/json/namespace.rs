@@ -1,4 +1,4 @@
-//! What a body says of a namespace, and how that is written.
+//! Reads and writes the settings of a namespace as JSON.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use serde_json::{Map, Value};
 
 use super::whole::{kind_of, read_whole};
 
-/// Something that is wrong with a body.
+/// Mistake in a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceMistake {
-    /// With which key.
+    /// Key with the mistake.
     pub key: String,
-    /// What.
+    /// Description of the mistake.
     pub text: String,
 }
 
-/// Reads a body: as far as it makes sense, and all that is wrong with it. `Err`: it is no object.
+/// Reads a body: the valid settings, and every mistake. `Err`: the body is not an object.
 pub fn parse_namespace(body: &[u8]) -> Result<(Namespace, Vec<NamespaceMistake>), serde_json::Error> {
     let Pairs(pairs) = serde_json::from_slice(body)?;
     let (mut namespace, mut mistakes, mut seen) = (Namespace::default(), Vec::new(), Vec::new());
@@ -36,14 +36,14 @@ pub fn parse_namespace(body: &[u8]) -> Result<(Namespace, Vec<NamespaceMistake>)
     Ok((namespace, mistakes))
 }
 
-/// What a namespace says, key by key, as a body would say it.
+/// The namespace's settings as a JSON object, in the form of a request body.
 pub fn namespace_value(namespace: &Namespace) -> Value {
     let entries =
         NAMESPACE_KEYS.iter().filter_map(|key| Some((key.key.to_owned(), setting_value(&(key.show)(namespace)?))));
     Value::Object(entries.collect::<Map<_, _>>())
 }
 
-/// A setting as JSON writes it: a number if it is one.
+/// A setting as a JSON value: a number where the text is one.
 pub fn setting_value(text: &str) -> Value {
     text.parse::<u64>().map_or_else(|_| text.into(), Value::from)
 }
@@ -54,12 +54,12 @@ fn read(namespace: &mut Namespace, word: &str, value: &str) -> Result<(), String
         return Err(format!("unknown key '{word}': there are {}", known.join(", ")));
     };
     let text = match value.as_bytes().first() {
-        // As if it were not there.
+        // `null` counts as absent.
         Some(b'n') => return Ok(()),
         Some(b'"') if key.form.takes_text() => {
             serde_json::from_str(value).map_err(|error| format!("'{word}': {error}"))?
         }
-        // A client that counts in doubles writes 2.0.
+        // Clients that count in doubles write 2.0.
         Some(b'-' | b'0'..=b'9') if key.form.takes_number() && value.contains(['.', 'e', 'E']) => {
             read_whole(value).map_err(|error| format!("{word}: {error}"))?.to_string()
         }
@@ -69,7 +69,7 @@ fn read(namespace: &mut Namespace, word: &str, value: &str) -> Result<(), String
     (key.take)(namespace, &text).map_err(|text| format!("{word}: {text}"))
 }
 
-/// An object as it was written, so that a key which is there twice is noticed.
+/// An object's pairs in the order received, so that a duplicate key is detected.
 struct Pairs<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Pairs<'de> {

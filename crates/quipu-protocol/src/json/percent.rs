@@ -1,24 +1,24 @@
-//! Names in paths and queries: any bytes, as RFC 3986 writes them.
+//! Encodes names for paths and queries: any bytes, percent-encoded by RFC 3986.
 
-/// Why text is not percent-encoded.
+/// Malformed percent-encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the '%' at byte {at} is not followed by two hexadecimal digits")]
 pub struct PercentError {
-    /// Where, counted from 0.
+    /// Offset of the `%`, counted from 0.
     pub at: usize,
 }
 
-/// The bytes that a segment of a path stands for.
+/// Decodes a path segment.
 pub fn percent_decode(text: &str) -> Result<Vec<u8>, PercentError> {
     decode(text.as_bytes(), |byte| byte)
 }
 
-/// The bytes that a key or value of a query stands for. A plus is a space there, as in forms.
+/// Decodes a key or value of a query. As in forms, a plus is a space.
 pub fn query_decode(text: &str) -> Result<Vec<u8>, PercentError> {
     decode(text.as_bytes(), |byte| if byte == b'+' { b' ' } else { byte })
 }
 
-/// Bytes as a segment of a path.
+/// Encodes bytes as a path segment.
 pub fn percent_encode(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut text = String::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! Replies: readings and totals.
+//! Writes readings and totals as JSON.
 
 use std::io::Write;
 
@@ -6,15 +6,18 @@ use quipu_model::{Reading, SamplingInfo, WindowCoverage};
 
 use super::{display, percent_encode, rfc3339};
 
-/// The largest whole number that every JSON reader keeps exact: those that count in doubles round beyond it.
+/// Largest whole number that every JSON reader keeps exact; readers that count in doubles round
+/// beyond it.
 pub const SAFE_INTEGER_MAX: u64 = 1 << 53;
 
-/// Writes `"name":"…"`; for a name that is not text, also `"name_encoded"`, as it stands in a path.
+/// Writes `"name":"…"`; for a name that is not text, also `"name_encoded"`, percent-encoded as in a
+/// path.
 pub fn write_name(out: &mut Vec<u8>, name: &[u8]) {
     write_bytes(out, "name", name);
 }
 
-/// Writes `"key":"…"`; for bytes that are not text, also `"key_encoded"`, as they would stand in a path.
+/// Writes `"key":"…"`; for bytes that are not text, also `"key_encoded"`, percent-encoded as in a
+/// path.
 pub fn write_bytes(out: &mut Vec<u8>, key: &str, bytes: &[u8]) {
     put(out, format_args!("\"{key}\":"));
     match std::str::from_utf8(bytes) {
@@ -70,7 +73,7 @@ pub fn write_reading(out: &mut Vec<u8>, name: &[u8], reading: &Reading) {
             write_number(out, *high);
             out.push(b'}');
         }
-        // What others have added and taken away since cannot be bounded, only dated.
+        // Later adds by other nodes, positive and negative, have no bound, only an age.
         None => out.extend_from_slice(b"null"),
     }
     if let Some(error) = error {

@@ -1,8 +1,8 @@
-//! Time as RFC 3339 writes it, in UTC.
+//! Formats time as RFC 3339, in UTC.
 
 use quipu_model::Millis;
 
-/// `2026-11-16T11:05:39.123Z`.
+/// Formats `2026-11-16T11:05:39.123Z`.
 pub fn rfc3339(at: Millis) -> String {
     let (seconds, millis) = (at.0 / 1_000, at.0 % 1_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -11,9 +11,11 @@ pub fn rfc3339(at: Millis) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// The date so many days after the beginning of 1970. Years begin in March here, so that the day that is not always there is the last.
+/// Date of a day, counted from 1970-01-01. Years begin in March here, so that the leap day is the
+/// last day.
 fn date(days: u64) -> (u64, u64, u64) {
-    // 719,468 days before 1970 lies the first of March of the year 0; the calendar repeats after 400 years.
+    // Day 0 of this count is the first of March of the year 0, 719,468 days before 1970. The
+    // calendar repeats after 400 years.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -41,7 +43,7 @@ mod tests {
         ] {
             assert_eq!(rfc3339(Millis(millis)), text);
         }
-        // As far as a counter may expire.
+        // The latest possible expiry of a counter.
         assert!(rfc3339(Millis(i64::MAX as u64)).ends_with('Z'));
         assert!(rfc3339(Millis(u64::MAX)).ends_with('Z'));
     }

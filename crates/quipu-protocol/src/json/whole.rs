@@ -1,21 +1,22 @@
-//! Whole numbers of JSON, read from their digits.
+//! Reads whole numbers of JSON from their digits.
 //!
-//! In: a number as it was sent. Out: exactly that number, or why it is refused.
+//! In: a number as received. Out: exactly that number, or the reason for refusing it.
 //!
-//! Invariant: no number passes through a double on its way, since a double rounds what it cannot hold.
+//! Invariant: no number passes through a double, since a double rounds large numbers.
 
 use super::SAFE_INTEGER_MAX;
 
 /// Longest number that an error repeats.
 const SHOWN_BYTES_MAX: usize = 40;
 
-/// Why a number is not taken.
+/// Reason for refusing a number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WholeNumberError {
     /// It has a fraction.
     #[error("{0} is not a whole number of 64 bits")]
     Fraction(String),
-    /// It does not fit; or it is so great that a sender that counts in doubles may have rounded it already.
+    /// It exceeds 64 bits; or it is so large that a sender that counts in doubles may have rounded
+    /// it already.
     #[error(
         "out of range: the number is not a whole number from {} to {} written in digits; a string keeps all digits",
         i64::MIN,
@@ -24,10 +25,10 @@ pub enum WholeNumberError {
     Range,
 }
 
-/// Reads a number as JSON writes it, exactly.
+/// Reads a JSON number exactly.
 ///
-/// Digits alone may have all 64 bits. With a point or an exponent (`2.0`, `1e3`) the number was a double to its sender,
-/// and beyond 2^53 nobody knows which number was meant.
+/// Digits alone may have all 64 bits. With a point or an exponent (`2.0`, `1e3`) the sender's
+/// number was a double. Beyond 2^53 the intended number is then unknown.
 pub fn read_whole(number: &str) -> Result<i64, WholeNumberError> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let Some((whole, fraction)) =
@@ -43,7 +44,8 @@ pub fn read_whole(number: &str) -> Result<i64, WholeNumberError> {
     if significant.is_empty() {
         return Ok(0);
     }
-    // An exponent too long for 64 bits is as good as the greatest one: a body is far shorter than either.
+    // An exponent too long for 64 bits counts as the largest one: a body is far shorter than
+    // either.
     let exponent = exponent.parse().unwrap_or(if exponent.starts_with('-') { i64::MIN } else { i64::MAX });
     let power = exponent.saturating_add_unsigned(zeros as u64).saturating_sub_unsigned(fraction.len() as u64);
     if power < 0 {
@@ -57,7 +59,7 @@ pub fn read_whole(number: &str) -> Result<i64, WholeNumberError> {
     magnitude.map(|magnitude| if is_negative { -magnitude } else { magnitude }).ok_or(WholeNumberError::Range)
 }
 
-/// What a value of JSON is, with its article.
+/// JSON type of a value, with its article.
 pub(super) fn kind_of(value: &str) -> &'static str {
     match value.as_bytes().first() {
         Some(b'n') => "null",

@@ -1,28 +1,30 @@
-//! The arguments of one command, where they lie.
+//! Locates the arguments of one command in the input.
 //!
-//! In: offsets noted by `decode`. Out: slices, borrowed from the connection's input buffer.
+//! In: offsets recorded by `decode`. Out: slices, borrowed from the connection's input buffer.
 //!
-//! The first few places are kept, since nearly every command is short; what comes after them is found by walking the bytes
-//! again. So a command of any length costs no memory beyond its own bytes.
+//! Nearly every command is short, so the offsets of the first few arguments are stored. Later
+//! arguments are found by walking the bytes again. So a command of any length needs no memory
+//! beyond its own bytes.
 //!
-//! Invariants:
-//! - the bytes were checked by `decode`: every walk finds `count` arguments and ends inside them.
+//! Invariant: `decode` checked the bytes. Every walk finds `count` arguments and ends inside the
+//! bytes.
 
 use crate::number;
 
-/// How many places are kept. SET with every option has eight arguments.
+/// Number of stored offsets. SET with every option has eight arguments.
 pub(super) const HEAD: usize = 8;
 
-/// How the arguments lie in the bytes.
+/// Encoding of the arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArgEncoding {
     /// `$3\r\nabc\r\n`, as received.
     Bulk,
-    /// A length in seven-bit groups, lowest first, then the bytes: an inline command after its quotes were undone.
+    /// A length in seven-bit groups, lowest first, then the bytes: an inline command after
+    /// unquoting.
     Packed,
 }
 
-/// Where one argument lies.
+/// Offsets of one argument.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ArgSpan {
     pub start: u32,
@@ -36,34 +38,34 @@ pub struct Args<'a> {
     pub(super) map: ArgMap,
 }
 
-/// All about the arguments but their bytes.
+/// Everything except the bytes of the arguments.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ArgMap {
     pub form: ArgEncoding,
     pub count: usize,
     /// The first `min(count, HEAD)` are meaningful.
     pub head: [ArgSpan; HEAD],
-    /// Where the argument after the head begins, its length included.
+    /// Offset of the first argument after the head, its length included.
     pub tail: u32,
 }
 
 impl<'a> Args<'a> {
-    /// How many there are, the name included.
+    /// Number of arguments, the name included.
     pub fn len(&self) -> usize {
         self.map.count
     }
 
-    /// True of an empty line and of `*0`: nothing was asked, nothing is answered.
+    /// Returns true for an empty line and for `*0`: there is no request and no reply.
     pub fn is_empty(&self) -> bool {
         self.map.count == 0
     }
 
-    /// How many bytes [`Args::store`] would take.
+    /// Bytes that [`Args::store`] takes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The argument at an index. Quick for the first few; later ones are better met by [`Args::iter`].
+    /// The argument at an index. Fast for the first `HEAD`; use [`Args::iter`] for later ones.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         if index < HEAD.min(self.map.count) {
             let span = self.map.head[index];
@@ -72,27 +74,27 @@ impl<'a> Args<'a> {
         self.iter().nth(index)
     }
 
-    /// All of them in order.
+    /// All arguments in order.
     pub fn iter(&self) -> ArgsIter<'a> {
         ArgsIter { args: *self, index: 0, at: self.map.tail as usize }
     }
 
-    /// All from an index on.
+    /// All arguments from an index on.
     pub fn from(&self, index: usize) -> ArgsIter<'a> {
         let mut iter = self.iter();
-        // Skipping within the head costs nothing; nobody skips further.
+        // Skipping within the head costs nothing; no caller skips further.
         for _ in 0..index {
             iter.next();
         }
         iter
     }
 
-    /// The arguments without the last so many.
+    /// The arguments without the last `count`.
     pub fn without_last(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, map: ArgMap { count: self.map.count.saturating_sub(count), ..self.map } }
     }
 
-    /// Appends the bytes to an arena, to be found again after the input buffer has moved on.
+    /// Appends the bytes to an arena, so that they outlive the input buffer's content.
     pub fn store(&self, arena: &mut Vec<u8>) -> StoredArgs {
         let start = arena.len();
         arena.extend_from_slice(self.bytes);
@@ -106,7 +108,7 @@ impl std::fmt::Debug for Args<'_> {
     }
 }
 
-/// Arguments whose bytes lie in an arena.
+/// Arguments whose bytes are in an arena.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredArgs {
     start: usize,
@@ -115,13 +117,14 @@ pub struct StoredArgs {
 }
 
 impl StoredArgs {
-    /// The arguments again; `arena` is the one they were stored in, and has only grown since.
+    /// Restores the arguments. `arena` must be the one that stores them, and may only have grown
+    /// since.
     pub fn args<'a>(&self, arena: &'a [u8]) -> Args<'a> {
         Args { bytes: &arena[self.start..self.end], map: self.map }
     }
 }
 
-/// Walks arguments.
+/// Iterates over arguments.
 #[derive(Clone)]
 pub struct ArgsIter<'a> {
     args: Args<'a>,
@@ -177,7 +180,7 @@ pub(super) fn pack_len(out: &mut Vec<u8>, mut len: usize) {
     out.push(len as u8);
 }
 
-/// Reads a length in seven-bit groups, and where it ends.
+/// Reads a length in seven-bit groups; returns its end as well.
 fn packed_len(bytes: &[u8], mut at: usize) -> Option<(usize, usize)> {
     let (mut len, mut shift) = (0usize, 0);
     loop {

@@ -1,16 +1,17 @@
-//! Finds whole commands in the bytes of a connection.
+//! Finds complete commands in the bytes of a connection.
 //!
-//! In: all bytes received and not yet consumed, the first of them the first of a command. Out: one frame, whose arguments
-//! are slices of those bytes, and how many bytes it took.
+//! In: all bytes received and not yet consumed; the first byte begins a command. Out: one frame and
+//! its length; the arguments are slices of those bytes.
 //!
 //! Invariants:
-//! - a call looks only at bytes it has not seen: one byte per packet costs no more than one packet;
-//! - memory is taken for bytes received, never for lengths announced: arrays take none at all, an inline line at most its
-//!   own length again;
-//! - after an error the connection is out of step and must be closed.
+//! - A call examines only new bytes: one byte per packet costs no more than one packet.
+//! - Memory is allocated for bytes received, never for lengths announced. Arrays take none at all,
+//!   an inline line at most its own length again.
+//! - After an error the connection is out of step and must be closed.
 //!
-//! Stricter than Redis in two places: a negative count of arguments and a bulk string without its line end are errors,
-//! not ignored, because both mean that the two sides no longer agree where a command begins.
+//! Two rules are stricter than in Redis. A negative argument count and a bulk string without its
+//! line end are errors, not ignored. Both mean that the two sides no longer agree on the beginning
+//! of a command.
 
 use quipu_model::RespCode;
 
@@ -19,37 +20,38 @@ use super::args::{ArgEncoding, ArgMap, ArgSpan, Args, HEAD};
 use super::inline;
 use crate::number;
 
-/// Longest `*…` or `$…` line. A 64-bit number has 20 characters; more without an end of line is not a number.
+/// Longest `*…` or `$…` line. A 64-bit number has 20 characters; more without a line end is not a
+/// number.
 const COUNT_LINE_BYTES_MAX: usize = 32;
 
-/// Why the bytes are not RESP. The text is Redis's, for clients that log it.
+/// Reason why the bytes are not RESP. The text is Redis's, for clients that log it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// `*` and not a count.
+    /// `*` without a count.
     #[error("Protocol error: invalid multibulk length")]
     ArgsCount,
     /// More arguments than a command may have.
     #[error("Protocol error: invalid multibulk length: a command has at most {0} arguments, see limits.args")]
     ArgsMax(usize),
-    /// `*` and no end of line.
+    /// `*` without a line end.
     #[error("Protocol error: too big mbulk count string")]
     ArgsCountLine,
-    /// More arguments than a client may send that has not given the password.
+    /// More arguments than an unauthenticated client may send.
     #[error("Protocol error: unauthenticated multibulk length: send AUTH first")]
     ArgsCountUnauthenticated,
     /// An argument that does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", .0.escape_ascii())]
     NotBulk(u8),
-    /// `$` and not a length.
+    /// `$` without a length.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
     /// A longer argument than a command may have.
     #[error("Protocol error: invalid bulk length: an argument has at most {0} bytes, see limits.bulk_bytes")]
     BulkMax(usize),
-    /// `$` and no end of line.
+    /// `$` without a line end.
     #[error("Protocol error: too big bulk count string")]
     BulkLengthLine,
-    /// A longer argument than a client may send that has not given the password.
+    /// A longer argument than an unauthenticated client may send.
     #[error("Protocol error: unauthenticated bulk length: send AUTH first")]
     BulkLengthUnauthenticated,
     /// An argument longer or shorter than announced.
@@ -64,7 +66,8 @@ pub enum DecodeError {
     /// A quote left open.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
-    /// HTTP, perhaps from a browser that was made to talk to us: nothing is executed, and the connection is closed.
+    /// HTTP, perhaps from a browser that a page directed here. Nothing is executed, and the server
+    /// closes the connection.
     #[error("possible cross-protocol attack: the connection speaks HTTP")]
     CrossProtocol,
 }
@@ -119,22 +122,22 @@ quipu_model::reasons! { DecodeError:
 /// One command.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// Its arguments; none for an empty line.
+    /// Arguments; none for an empty line.
     pub args: Args<'a>,
-    /// How many bytes of the input it took.
+    /// Input bytes that the frame takes.
     pub bytes: usize,
 }
 
-/// What is known of a command that has not arrived whole.
+/// State of a command that has arrived in part.
 #[derive(Debug, Default)]
 pub struct Decoder {
     stage: DecodeStage,
-    /// Everything before this offset has been looked at.
+    /// Offset of the first byte not yet examined.
     at: usize,
     count: usize,
     head: [ArgSpan; HEAD],
     tail: u32,
-    /// Inline commands after their quotes were undone.
+    /// Inline command after unquoting.
     packed: Vec<u8>,
 }
 
@@ -143,11 +146,11 @@ enum DecodeStage {
     #[default]
     Start,
     Inline,
-    /// The `$` line of the next of so many arguments.
+    /// The `$` line of the next argument; `left` arguments remain.
     Length {
         left: usize,
     },
-    /// The bytes of an argument; it is the first of `left`.
+    /// The bytes of an argument, the first of `left`.
     Body {
         left: usize,
         len: usize,
@@ -155,8 +158,8 @@ enum DecodeStage {
 }
 
 impl Decoder {
-    /// The next command, or `None` until more bytes have come. When it returns a frame, the caller drops that many bytes from the
-    /// front; when it returns `None`, the next call gets the same bytes and more.
+    /// Returns the next command, or `None` until more bytes arrive. After a frame the caller drops
+    /// that many bytes from the front. After `None` the next call gets the same bytes and more.
     pub fn decode<'a>(&'a mut self, input: &'a [u8], limits: &Limits) -> Result<Option<Frame<'a>>, DecodeError> {
         loop {
             match self.stage {
@@ -197,7 +200,7 @@ impl Decoder {
                             false => DecodeError::BulkLengthUnauthenticated,
                         });
                     }
-                    // Saturating: the bound of a bulk is configured, and may be as large as a number gets.
+                    // Saturating: the bound of a bulk is a setting, and may be the largest number.
                     if len.saturating_add(self.at + 2) > limits.frame_bytes_max as usize {
                         return Err(DecodeError::FrameLength(limits.frame_bytes_max as usize));
                     }
@@ -224,17 +227,17 @@ impl Decoder {
         }
     }
 
-    /// Whether it waits for no rest of a command.
+    /// Returns true unless part of a command has arrived.
     pub fn is_fresh(&self) -> bool {
         matches!(self.stage, DecodeStage::Start) && self.at == 0
     }
 
-    /// How much memory it holds beyond itself.
+    /// Bytes of memory that it holds beyond itself.
     pub fn held_bytes(&self) -> usize {
         self.packed.capacity()
     }
 
-    /// The number on the line that begins at `self.at`, and steps behind it.
+    /// Reads the number on the line at `self.at`, and advances past it.
     fn count_line(
         &mut self,
         input: &[u8],
@@ -256,7 +259,7 @@ impl Decoder {
         Ok(Some(usize::try_from(count).map_err(|_| invalid)?))
     }
 
-    /// Gives back what the last inline command took, between turns.
+    /// Releases the memory of the last inline command, between turns.
     pub fn release_buffer(&mut self) {
         self.packed = Vec::new();
     }
@@ -294,7 +297,7 @@ impl Decoder {
         let map = ArgMap { form: ArgEncoding::Bulk, count: self.count, head: self.head, tail: self.tail };
         self.stage = DecodeStage::Start;
         self.at = 0;
-        // What an inline command left behind is not carried along by a connection that went on to speak RESP.
+        // After a switch to RESP arrays, the connection releases the memory of inline commands.
         if self.packed.capacity() != 0 {
             self.packed = Vec::new();
         }
@@ -302,7 +305,8 @@ impl Decoder {
     }
 }
 
-/// Whether a line is HTTP: by the first words that Redis knows, or as a request line, which no command looks like.
+/// Returns true for a line of HTTP: by the first words that Redis knows, or as a request line. No
+/// command looks like a request line.
 fn is_http(args: &Args<'_>) -> bool {
     let first =
         args.get(0).is_some_and(|word| word.eq_ignore_ascii_case(b"post") || word.eq_ignore_ascii_case(b"host:"));

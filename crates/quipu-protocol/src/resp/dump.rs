@@ -1,11 +1,12 @@
-//! A dump over RESP: a flat map of fixed keys, so that RESP2 clients find every key by name, too.
+//! Writes a dump over RESP: a flat map of fixed keys, so that RESP2 clients too find every key by
+//! name.
 
 use quipu_model::{Dump, DumpContent};
 
 use super::RespWriter;
 
 impl RespWriter<'_> {
-    /// A dump; null for a counter that is not there. What a kind does not have is null.
+    /// Writes a dump; null for an absent counter. A key that the kind does not have is null.
     pub fn dump(&mut self, dump: Option<&Dump>) {
         let Some(dump) = dump else { return self.null() };
         let (sketch, value) = match &dump.content {

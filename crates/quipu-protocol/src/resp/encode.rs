@@ -1,27 +1,28 @@
 //! Writes replies, in RESP2 or RESP3.
 //!
-//! In: what the engine and the connection answer. Out: bytes appended to the connection's output.
+//! In: replies of the engine and the connection. Out: bytes appended to the connection's output.
 //!
 //! Invariants:
-//! - the same answer says the same in both versions; RESP2 spells maps and sets as arrays, and null in two ways;
-//! - no answer can break the line it is written on: line ends in texts become spaces.
+//! - A reply has the same meaning in both versions. RESP2 spells maps and sets as arrays, and null
+//!   in two ways.
+//! - No text can break its line: line ends become spaces.
 
 use quipu_model::{Dialect, Kind, Refusal, Reply, RespCode};
 
 use crate::number;
 
-/// Which of the two dialects a connection speaks.
+/// RESP version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum RespVersion {
-    /// What a connection begins with.
+    /// Version of a new connection.
     #[default]
     Resp2,
-    /// After `HELLO 3`.
+    /// Version after `HELLO 3`.
     Resp3,
 }
 
 impl RespVersion {
-    /// As HELLO numbers it.
+    /// Number in HELLO.
     pub fn number(self) -> i64 {
         match self {
             RespVersion::Resp2 => 2,
@@ -30,23 +31,23 @@ impl RespVersion {
     }
 }
 
-/// How an answer of the engine looks in RESP, where that is not plain from the answer.
+/// RESP form of an engine reply, where the reply alone does not determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplyShape {
-    /// As the answer itself says.
+    /// Determined by the reply.
     #[default]
     Plain,
-    /// SETNX: 1 if it was done, 0 if not.
+    /// SETNX: 1 if applied, else 0.
     DoneAsInteger,
-    /// SCAN with a TYPE that no counter has: the walk goes on, but finds nothing.
+    /// SCAN with a TYPE that no counter has: the walk continues, but finds nothing.
     NoNames,
-    /// TOPK.QUERY: numbers that say yes or no.
+    /// TOPK.QUERY: numbers as Booleans.
     Truths,
     /// TOPK.LIST: only the items.
     Items,
-    /// TOPK.LIST WITHCOUNT: each item, then the most that it may have come to.
+    /// TOPK.LIST WITHCOUNT: each item, then the upper bound of its count.
     ItemsWithCount,
-    /// QUIPU.UNIQUES and its like: a number with what it lies between.
+    /// QUIPU.UNIQUES and the like: a number with its bounds.
     Bounded,
 }
 
@@ -57,22 +58,22 @@ pub struct RespWriter<'a> {
 }
 
 impl<'a> RespWriter<'a> {
-    /// A writer in one dialect.
+    /// Creates a writer for one RESP version.
     pub fn new(out: &'a mut Vec<u8>, version: RespVersion) -> RespWriter<'a> {
         RespWriter { out, version }
     }
 
-    /// In which dialect it writes.
+    /// RESP version of the writer.
     pub(super) fn version(&self) -> RespVersion {
         self.version
     }
 
-    /// Bytes that are a reply, or a part of one.
+    /// Writes bytes that are a reply, or a part of one.
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// The answer to a counter command; `command` is the name that an error mentions.
+    /// Writes the reply to a counter command; `command` is the name that an error mentions.
     pub fn reply(&mut self, reply: &Reply, shape: ReplyShape, command: &str) {
         match (reply, shape) {
             (Reply::Ok, ReplyShape::DoneAsInteger) => self.integer(1),
@@ -130,7 +131,7 @@ impl<'a> RespWriter<'a> {
         }
     }
 
-    /// An operation that was not applied.
+    /// Writes the refusal of an operation that was not applied.
     pub fn refusal(&mut self, refusal: &Refusal, command: &str) {
         self.error(&match refusal.reason().resp {
             Some(RespCode::Word(word)) => format!("{word} {refusal}"),
@@ -140,42 +141,42 @@ impl<'a> RespWriter<'a> {
         });
     }
 
-    /// `+OK` and the like.
+    /// Writes `+OK` and the like.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error; the first word is what clients act on.
+    /// Writes an error; clients act on the first word.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text.as_bytes());
     }
 
-    /// A number.
+    /// Writes an integer.
     #[inline]
     pub fn integer(&mut self, value: i64) {
         self.header(b':', value);
     }
 
-    /// 1 or 0.
+    /// Writes 1 or 0.
     #[inline]
     pub fn bool_as_integer(&mut self, yes: bool) {
         self.out.extend_from_slice(if yes { b":1\r\n" } else { b":0\r\n" });
     }
 
-    /// A number after others, of which it may be the next.
+    /// Writes an integer that may be the successor of the previous one.
     #[inline]
     pub fn integer_after(&mut self, others: &mut number::IntegerLines, value: i64) {
         others.append(self.out, value);
     }
 
-    /// Bytes.
+    /// Writes a bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.count(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// A text for people: RESP3 says so, and a client shows it as it is.
+    /// Writes a text for people. RESP3 marks it as such, so a client shows it unchanged.
     pub fn verbatim(&mut self, text: &str) {
         match self.version {
             RespVersion::Resp2 => self.bulk(text.as_bytes()),
@@ -188,7 +189,7 @@ impl<'a> RespWriter<'a> {
         }
     }
 
-    /// Nothing, in the place of bytes.
+    /// Writes null in place of a bulk string.
     pub fn null(&mut self) {
         self.out.extend_from_slice(match self.version {
             RespVersion::Resp2 => b"$-1\r\n",
@@ -196,7 +197,7 @@ impl<'a> RespWriter<'a> {
         });
     }
 
-    /// Nothing, in the place of an array.
+    /// Writes null in place of an array.
     pub fn null_array(&mut self) {
         self.out.extend_from_slice(match self.version {
             RespVersion::Resp2 => b"*-1\r\n",
@@ -204,12 +205,12 @@ impl<'a> RespWriter<'a> {
         });
     }
 
-    /// Begins an array; so many elements follow.
+    /// Begins an array of `len` elements.
     pub fn array(&mut self, len: usize) {
         self.count(b'*', len);
     }
 
-    /// Begins a map; so many pairs follow.
+    /// Begins a map of `len` pairs.
     pub fn map(&mut self, len: usize) {
         match self.version {
             RespVersion::Resp2 => self.count(b'*', len * 2),
@@ -217,12 +218,12 @@ impl<'a> RespWriter<'a> {
         }
     }
 
-    /// Begins a set; so many elements follow.
+    /// Begins a set of `len` elements.
     pub fn set(&mut self, len: usize) {
         self.count(if self.version == RespVersion::Resp2 { b'*' } else { b'~' }, len);
     }
 
-    /// A value of a counter: a bulk string, since to Redis it is a string.
+    /// Writes a counter's value as a bulk string, since to Redis it is a string.
     pub fn value(&mut self, value: Option<i64>) {
         let Some(value) = value else { return self.null() };
         number::append_bulk(self.out, value);
@@ -240,7 +241,7 @@ impl<'a> RespWriter<'a> {
     }
 
     fn count(&mut self, kind: u8, count: usize) {
-        // No buffer of ours is longer than an i64 can say.
+        // A buffer's length fits an i64.
         self.header(kind, count as i64);
     }
 
@@ -250,7 +251,7 @@ impl<'a> RespWriter<'a> {
     }
 }
 
-/// How an error of a command on sketches begins.
+/// Prefix of errors of sketch commands.
 fn module(command: &str) -> &'static str {
     match command.split_once('.') {
         Some(("cms", _)) => "CMS:",
@@ -259,7 +260,7 @@ fn module(command: &str) -> &'static str {
     }
 }
 
-/// A request as clients send it: an array of bulk strings.
+/// Encodes a client's request: an array of bulk strings.
 pub fn request(args: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + args.iter().map(|arg| arg.len() + 16).sum::<usize>());
     let mut writer = RespWriter::new(&mut out, RespVersion::Resp2);

@@ -1,20 +1,21 @@
-//! Splits a line that a person typed into arguments, with quotes as Redis reads them.
+//! Splits a line typed by a person into arguments, with the quoting rules of Redis.
 //!
 //! In: a line without its end. Out: the arguments, packed one after the other.
 //!
-//! `"…"` knows `\n \r \t \b \a \xHH` and otherwise means the byte after the backslash; `'…'` knows only `\'`. A closing quote
-//! must be followed by a space or the end.
+//! Within `"…"` the escapes are `\n \r \t \b \a \xHH`; any other backslash stands for the byte
+//! after it. Within `'…'` the only escape is `\'`. A space or the end must follow a closing quote.
 
 use super::args::{ArgEncoding, ArgMap, ArgSpan, HEAD, pack_len};
 
-/// A quote was left open, or closed in the middle of a word.
+/// A quote left open, or closed in the middle of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnbalancedQuotes;
 
-/// Unpacks one line. `packed` is cleared first; it grows to at most the line's length plus a byte per 127 of them.
+/// Splits one line. Clears `packed` first; it grows to at most the line's length plus one byte per
+/// 127 bytes.
 pub(super) fn split(line: &[u8], packed: &mut Vec<u8>) -> Result<ArgMap, UnbalancedQuotes> {
     packed.clear();
-    // One growth, of the size that was received and no more: lengths take the place of the spaces.
+    // One allocation for the bytes received, not more: lengths take the place of the spaces.
     packed.reserve_exact(line.len() + line.len() / 127 + 2);
     let mut map = ArgMap { form: ArgEncoding::Packed, count: 0, head: [ArgSpan::default(); HEAD], tail: 0 };
     let mut at = 0;
@@ -42,7 +43,7 @@ pub(super) fn split(line: &[u8], packed: &mut Vec<u8>) -> Result<ArgMap, Unbalan
     }
 }
 
-/// Hands every byte of the word at `at` to `take`; returns where the word ends.
+/// Passes every byte of the word at `at` to `take`; returns the end of the word.
 fn word(line: &[u8], mut at: usize, mut take: impl FnMut(u8)) -> Result<usize, UnbalancedQuotes> {
     loop {
         match line.get(at) {
@@ -103,7 +104,7 @@ fn word(line: &[u8], mut at: usize, mut take: impl FnMut(u8)) -> Result<usize, U
     }
 }
 
-/// A closed quote ends its word.
+/// Checks that a closing quote ends its word.
 fn closed(line: &[u8], at: usize) -> Result<usize, UnbalancedQuotes> {
     match line.get(at) {
         Some(&byte) if !is_space(byte) => Err(UnbalancedQuotes),
@@ -111,12 +112,12 @@ fn closed(line: &[u8], at: usize) -> Result<usize, UnbalancedQuotes> {
     }
 }
 
-/// The bytes C's `isspace` knows; NUL too, since a C string would end there.
+/// Returns true for the bytes of C's `isspace`, and for NUL, which ends a C string.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c | 0)
 }
 
-/// Of a byte already known to be a hexadecimal digit.
+/// Value of a hexadecimal digit.
 fn hex(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',

@@ -1,25 +1,27 @@
-//! How much one command may ask us to hold.
+//! Bounds on the memory of one command.
 
-/// Longest argument. A name is at most 512 bytes; the rest is room for ECHO and for clients that measure with large
-/// payloads. Redis allows 512 MB, which would let one client take the heap.
+/// Longest argument. A name is at most 512 bytes; the rest is room for ECHO and for clients that
+/// benchmark with large payloads. Redis allows 512 MB, which would let one client take the heap.
 pub const BULK_BYTES_MAX: usize = 1 << 20;
 
-/// Most arguments of one command: an MGET of 32,767 names, whose longest reply still fits the output bound of 1 MiB.
+/// Most arguments of one command: an MGET of 32,767 names, whose longest reply still fits the
+/// output bound of 1 MiB.
 pub const ARGS_MAX: usize = 32_768;
 
 /// Longest inline command, as in Redis: people type these, programs do not.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// Longest command in all. Without it, arguments times their length would be 32 GiB.
+/// Longest command in total. Without it, arguments times their length would be 32 GiB.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
-/// Longest command of a client that has not given the password yet.
+/// Longest command of an unauthenticated client.
 pub const UNAUTHENTICATED_BYTES_MAX: usize = 16 << 10;
 
-/// Most arguments before the password: `HELLO 3 AUTH user password SETNAME name` has seven. Redis's number.
+/// Most arguments before authentication: `HELLO 3 AUTH user password SETNAME name` has seven.
+/// Redis's number.
 pub const UNAUTHENTICATED_ARGS_MAX: usize = 10;
 
-/// The bounds a frame is read under.
+/// Bounds for reading a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Longest argument.
@@ -28,14 +30,14 @@ pub struct Limits {
     pub args_max: usize,
     /// Longest inline command.
     pub inline_bytes_max: usize,
-    /// Longest command in all; at most 4 GiB, since offsets are kept in 32 bits.
+    /// Longest command in total; at most 4 GiB, since offsets are kept in 32 bits.
     pub frame_bytes_max: u32,
-    /// Whether the client has been let in; decides the wording of a refusal.
+    /// True after authentication; selects the text of a refusal.
     pub authenticated: bool,
 }
 
 impl Limits {
-    /// Before the password was given.
+    /// Limits before authentication.
     pub const UNAUTHENTICATED: Limits = Limits {
         bulk_bytes_max: UNAUTHENTICATED_BYTES_MAX,
         args_max: UNAUTHENTICATED_ARGS_MAX,

@@ -1,4 +1,4 @@
-//! The wire: frames in, replies out; and, for clients, replies in.
+//! RESP on the wire: decodes frames and encodes replies; for clients, decodes replies.
 
 mod args;
 mod decode;

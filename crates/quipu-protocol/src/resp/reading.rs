@@ -1,4 +1,4 @@
-//! A reading over RESP: a flat map, so that RESP2 clients find every key by name, too.
+//! Writes a reading over RESP: a flat map, so that RESP2 clients too find every key by name.
 
 use quipu_model::{Millis, Name, Reading, SamplingInfo, WindowCoverage};
 
@@ -6,7 +6,8 @@ use super::RespWriter;
 use crate::json::display;
 
 impl RespWriter<'_> {
-    /// A reading. Times are milliseconds since 1970; truths are 1 and 0; what nobody can say is null. What only some kinds have is left out by the others.
+    /// Writes a reading. Times are milliseconds since 1970, Booleans are 1 and 0, an unknown value
+    /// is null. A kind leaves out the keys that it does not have.
     pub fn reading(&mut self, name: Name<'_>, reading: &Reading) {
         let Reading {
             kind,

@@ -1,14 +1,17 @@
 //! Reads replies, as a client receives them, in RESP2 and RESP3.
 //!
-//! In: bytes as they come from a socket, cut anywhere. Out: values, one per reply, in order.
+//! In: bytes from a socket, split anywhere. Out: values, one per reply, in order.
 //!
 //! Invariants:
-//! - however the bytes are cut, the values are the same, and a byte is looked at a fixed number of times;
-//! - memory is taken for bytes received, never for lengths announced; a reply beyond a bound is an error before it is held;
-//! - after an error the two sides no longer agree where a reply begins, and the connection must be closed.
+//! - The values do not depend on the splits, and each byte is examined a fixed number of times.
+//! - Memory is allocated for bytes received, never for lengths announced. A reply beyond a bound is
+//!   an error before it is stored.
+//! - After an error the two sides no longer agree on the beginning of a reply, and the connection
+//!   must be closed.
 //!
-//! One meaning has one value: null is [`Value::Null`] in all its spellings, an error is [`Value::Error`], also a long one. Attributes of RESP3, which are said *about* a
-//! reply, are read and left out.
+//! One meaning has one value. Null is [`Value::Null`] in all its spellings, an error is
+//! [`Value::Error`], also a long one. Attributes of RESP3, which describe a reply, are read and
+//! dropped.
 
 use std::io::{self, Read};
 
@@ -17,7 +20,7 @@ use super::value::Value;
 /// Longest line: an error text or a number, with room to spare.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Longest reply in all: the largest dump, and room for what stands beside its body.
+/// Longest reply in total: the largest dump, and room for the fields beside its body.
 pub const REPLY_BYTES_MAX: usize = quipu_model::DUMP_BYTES_MAX + LINE_BYTES_MAX;
 
 /// Most values in one reply, at all depths: an element of three bytes takes ten times as much here.
@@ -26,31 +29,32 @@ pub const ELEMENTS_MAX: usize = 1 << 20;
 /// Deepest nesting: COMMAND's is four.
 pub const DEPTH_MAX: usize = 8;
 
-/// Most that is shown of a line that makes no sense.
+/// Most bytes of a malformed line that an error repeats.
 const SHOWN_BYTES_MAX: usize = 60;
 
-/// Bytes asked for in one read.
+/// Bytes requested in one read.
 const READ_BYTES: usize = 8 << 10;
 
-/// Consumed bytes are dropped when they are so many, so that a byte is moved once at most for each time it is read.
+/// Number of consumed bytes at which the buffer drops them, so that it moves a byte at most once
+/// per read.
 const CONSUMED_BYTES_MAX: usize = 16 << 10;
 
-/// Why the bytes are not a reply.
+/// Reason why the bytes are not a reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// A line that no reply begins with: another protocol, or the two sides are out of step.
+    /// A line that begins no reply: another protocol, or the two sides are out of step.
     #[error("it sent {0:?}")]
     Malformed(String),
     /// A line without an end.
     #[error("it sent a line of more than {LINE_BYTES_MAX} bytes")]
     Line,
-    /// More than a reply may have.
+    /// More bytes than a reply may have.
     #[error("it sent a reply of more than {REPLY_BYTES_MAX} bytes")]
     TooLong,
     /// More values than a reply may have.
     #[error("it sent a reply of more than {ELEMENTS_MAX} elements")]
     TooMany,
-    /// Lists of lists of lists.
+    /// Lists nested too deep.
     #[error("it sent a reply that is nested more than {DEPTH_MAX} deep")]
     TooDeep,
     /// A string that is longer or shorter than announced.
@@ -58,19 +62,19 @@ pub enum ReplyError {
     BulkEnd,
 }
 
-/// What has come of replies, and is not taken yet.
+/// Parser state: received bytes of replies that the client has not taken yet.
 #[derive(Debug, Default)]
 pub struct ReplyReader {
     input: Vec<u8>,
-    /// Everything before this is consumed.
+    /// Everything before this offset is consumed.
     at: usize,
-    /// From `at`, so many bytes have no end of line among them.
+    /// Number of bytes from `at` that contain no line end.
     searched: usize,
-    /// A string whose length is known and whose bytes are not all here.
+    /// A string with a known length whose bytes have not all arrived.
     bulk: Option<(BulkKind, usize)>,
     /// Lists that wait for elements, the innermost last; at most `DEPTH_MAX`.
     open: Vec<OpenList>,
-    /// Of the reply under way: bytes consumed, and elements announced.
+    /// For the current reply: bytes consumed, and elements announced.
     bytes: usize,
     elements: usize,
 }
@@ -100,14 +104,14 @@ struct OpenList {
 
 enum ReplyStep {
     Value(Value),
-    /// A list began, or something was left out.
+    /// A list began, or a value was dropped.
     Nothing,
     /// More bytes are needed.
     Incomplete,
 }
 
 impl ReplyReader {
-    /// Takes bytes that came.
+    /// Appends received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.at == self.input.len() {
             self.input.clear();
@@ -119,7 +123,7 @@ impl ReplyReader {
         self.input.extend_from_slice(bytes);
     }
 
-    /// The next reply, or `None` until more bytes have come.
+    /// Returns the next reply, or `None` until more bytes arrive.
     pub fn take(&mut self) -> Result<Option<Value>, ReplyError> {
         loop {
             let mut value = match self.step()? {
@@ -144,7 +148,8 @@ impl ReplyReader {
         }
     }
 
-    /// The next reply, from what came or from the stream; the end of the stream is [`io::ErrorKind::UnexpectedEof`], what is no reply is
+    /// Returns the next reply, from received bytes or from the stream. At the end of the stream the
+    /// error is [`io::ErrorKind::UnexpectedEof`], for a malformed reply
     /// [`io::ErrorKind::InvalidData`].
     pub fn read_from(&mut self, stream: &mut impl Read) -> io::Result<Value> {
         let mut bytes = [0; READ_BYTES];
@@ -161,7 +166,7 @@ impl ReplyReader {
         }
     }
 
-    /// Whether nothing of a further reply has come.
+    /// Returns true if no part of a further reply has arrived.
     pub fn is_empty(&self) -> bool {
         self.at == self.input.len() && self.open.is_empty() && self.bulk.is_none()
     }
@@ -272,13 +277,14 @@ impl ReplyReader {
         self.at += bytes;
         self.searched = 0;
         self.bytes += bytes;
-        // A string within the bound may end beyond it by its line end: that much is let through.
+        // The line end of a string within the bound may exceed the bound; the check allows this
+        // margin.
         if self.bytes > REPLY_BYTES_MAX + LINE_BYTES_MAX { Err(ReplyError::TooLong) } else { Ok(()) }
     }
 }
 
 impl OpenList {
-    /// The list as a value; `None` if it was said about another one.
+    /// The list as a value; `None` if it was an attribute of another value.
     fn close(self) -> Option<Value> {
         Some(match self.list {
             ListKind::Array => Value::Array(self.values),
@@ -293,7 +299,7 @@ impl OpenList {
     }
 }
 
-/// A length; of a null, `Some(None)`.
+/// Reads a length; `Some(None)` for a null.
 fn length(digits: &[u8]) -> Option<Option<usize>> {
     match parse::<i64>(digits)? {
         -1 => Some(None),

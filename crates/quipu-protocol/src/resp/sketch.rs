@@ -1,11 +1,12 @@
-//! Answers of the approximate kinds over RESP. Those with several parts are flat maps, so that RESP2 clients find every key by name, too.
+//! Writes replies of the approximate kinds over RESP. Those with several parts are flat maps, so
+//! that RESP2 clients too find every key by name.
 
 use quipu_model::{Estimate, Frequencies, Frequency, FrequencyInfo, TopInfo, TopItem};
 
 use super::{ReplyShape, RespVersion, RespWriter};
 
 impl RespWriter<'_> {
-    /// A number and what it lies between, nearly always.
+    /// Writes a number with its bounds, which hold with high probability.
     pub(super) fn estimate(&mut self, estimate: Estimate) {
         let Estimate { value, low, high } = estimate;
         self.map(4);
@@ -15,7 +16,7 @@ impl RespWriter<'_> {
         self.key("below_resolution").integer(estimate.is_below_resolution().into());
     }
 
-    /// How often items came: a map of what holds for all, and a list with a map of each.
+    /// Writes item frequencies: a map of the common values, with a list of one map per item.
     pub(super) fn frequencies(&mut self, frequencies: &Frequencies) {
         let Frequencies { rows, total, error } = frequencies;
         self.map(3);
@@ -29,7 +30,7 @@ impl RespWriter<'_> {
         }
     }
 
-    /// As CMS.INFO.
+    /// Writes the reply of CMS.INFO.
     pub(super) fn frequency_info(&mut self, info: &FrequencyInfo) {
         self.map(3);
         self.key("width").natural(info.width);
@@ -37,7 +38,7 @@ impl RespWriter<'_> {
         self.key("count").natural(info.total);
     }
 
-    /// The most frequent items: in the shapes of TOPK.LIST, or with all that is known of each.
+    /// Writes the most frequent items: in the shapes of TOPK.LIST, or with all bounds of each.
     pub(super) fn top_items(&mut self, rows: &[TopItem], shape: ReplyShape) {
         self.array(if shape == ReplyShape::ItemsWithCount { 2 * rows.len() } else { rows.len() });
         for TopItem { item, at_most, at_least, certain } in rows {
@@ -58,7 +59,7 @@ impl RespWriter<'_> {
         }
     }
 
-    /// As TOPK.INFO.
+    /// Writes the reply of TOPK.INFO.
     pub(super) fn top_info(&mut self, info: &TopInfo) {
         self.map(4);
         self.key("k").integer(info.size.k.into());
@@ -67,12 +68,12 @@ impl RespWriter<'_> {
         self.key("decay").double(info.size.decay.get());
     }
 
-    /// A number that is not negative; beyond what a reply can say, the most it can.
+    /// Writes a non-negative number, capped at the largest integer of RESP.
     pub(super) fn natural(&mut self, value: u64) {
         self.integer(i64::try_from(value).unwrap_or(i64::MAX));
     }
 
-    /// Yes or no.
+    /// Writes a Boolean.
     pub(super) fn truth(&mut self, truth: bool) {
         match self.version() {
             RespVersion::Resp2 => self.integer(truth.into()),
@@ -80,7 +81,7 @@ impl RespWriter<'_> {
         }
     }
 
-    /// A number that is no integer, with as many digits as it takes to read it back.
+    /// Writes a decimal number, with enough digits to restore it exactly.
     fn double(&mut self, number: f64) {
         let text = format!("{number}");
         match self.version() {

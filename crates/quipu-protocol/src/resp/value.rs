@@ -1,29 +1,30 @@
-//! What a server has replied.
+//! Reply of a server, as a value.
 
 /// A reply. RESP2 and RESP3 spell some of them differently; see `resp::reply`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing there.
+    /// Null.
     Null,
-    /// A word, such as `OK`.
+    /// A simple string, such as `OK`.
     Simple(String),
-    /// A refusal; its first word is what a client acts on.
+    /// A refusal; a client acts on its first word.
     Error(String),
-    /// A number.
+    /// An integer.
     Integer(i64),
-    /// Yes or no.
+    /// A Boolean.
     Bool(bool),
-    /// A number that may not fit 64 bits or not be whole, as it was spelled.
+    /// A number that may exceed 64 bits or have a fraction, as spelled.
     Number(String),
     /// Bytes.
     Bulk(Vec<u8>),
     /// Values in order.
     Array(Vec<Value>),
-    /// Values by keys, in the order they came. RESP2 has an array of both in turn instead: [`Value::pairs`] reads either.
+    /// Pairs of key and value, in order of arrival. RESP2 sends an array of alternating keys and
+    /// values instead; [`Value::pairs`] reads either.
     Map(Vec<(Value, Value)>),
     /// Values without order.
     Set(Vec<Value>),
-    /// What the server says without being asked: not the reply to anything.
+    /// A push of the server, not a reply.
     Push(Vec<Value>),
 }
 
@@ -37,7 +38,7 @@ impl Value {
         }
     }
 
-    /// The bytes of a string or of a word.
+    /// The bytes of a bulk or simple string.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Value::Bulk(bytes) => Some(bytes),
@@ -46,7 +47,7 @@ impl Value {
         }
     }
 
-    /// The elements of an array; none of any other.
+    /// The elements of an array; empty for any other value.
     pub fn elements(&self) -> &[Value] {
         match self {
             Value::Array(elements) => elements,
@@ -54,7 +55,8 @@ impl Value {
         }
     }
 
-    /// Keys and values of a map, or of an array that has them in turn; none of any other.
+    /// The pairs of a map, or of an array of alternating keys and values; empty for any other
+    /// value.
     pub fn pairs(&self) -> Vec<(&Value, &Value)> {
         match self {
             Value::Map(pairs) => pairs.iter().map(|(key, value)| (key, value)).collect(),
@@ -63,7 +65,7 @@ impl Value {
         }
     }
 
-    /// The value under a key of a map, or of an array that has keys and values in turn.
+    /// The value under a key of a map, or of an array of alternating keys and values.
     pub fn field(&self, key: &str) -> Option<&Value> {
         self.pairs().into_iter().find(|(found, _)| found.bytes() == Some(key.as_bytes())).map(|(_, value)| value)
     }
@@ -76,7 +78,7 @@ impl Value {
         }
     }
 
-    /// Whether there is nothing there.
+    /// Returns true for null.
     pub fn is_nil(&self) -> bool {
         *self == Value::Null
     }

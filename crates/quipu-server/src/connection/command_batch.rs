@@ -1,13 +1,15 @@
-//! Adds and reads of several connections, run as one.
+//! Runs adds and reads of several connections as one batch.
 //!
-//! In: what connections have sent of which nothing else is asked than to answer. Out: their replies, one after another, and how far each of them has come.
+//! In: input of connections that consists of simple commands only. Out: their replies, one after
+//! another, and the progress of each entry.
 //!
-//! Of those who send one command and wait for its reply, many wait at once. Together their commands are like those of one pipeline: each counter is looked up once, the memory of all is asked for before any of it is
-//! waited for, and one record tells of all.
+//! Clients often send one command and wait for its reply. Their commands then wait at the same
+//! time. Together they run like one pipeline: the engine looks up each counter once, prefetches the
+//! memory of all, and writes one record for all.
 //!
 //! Invariants:
-//! - a connection's replies are those of its own commands, in their order, and stand together;
-//! - all of them ask for the same durability, so no reply waits for a commit that only others asked for.
+//! - A connection's replies are those of its own commands, in order, and contiguous.
+//! - All entries have the same durability, so no reply waits for a commit that only others need.
 
 use arrayvec::ArrayVec;
 use quipu_engine::{SIMPLE_COMMANDS_MAX, Turn};
@@ -17,37 +19,39 @@ use quipu_protocol::{Limits, RespVersion};
 use super::simple_commands::{ReplyWriter, SimpleCommands};
 use crate::hot_keys::HotKeyTracker;
 
-/// Who sends more than this is served alone: it has a pipeline of its own. What so many commands have at least that are run at once.
+/// Most input of an entry. A connection with more runs alone: it has a pipeline of its own. The
+/// least input of `SIMPLE_COMMANDS_MAX` commands.
 pub(crate) const INPUT_BYTES_MAX: usize = SIMPLE_COMMANDS_MAX * b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n".len();
 
-/// After so many members that needed the long way the others go it as well: each of them costs another look at all that are left.
+/// Number of entries on the general path after which all remaining entries take it: each of them
+/// costs another scan of the rest.
 const FAST_PATH_MISSES_MAX: usize = 4;
 
-/// Commands of several connections, and whose they are.
+/// Commands of several connections, and their entries.
 #[derive(Default)]
 pub(crate) struct CommandBatch<'a> {
     simple: SimpleCommands<'a>,
     entries: ArrayVec<BatchEntry<'a>, SIMPLE_COMMANDS_MAX>,
-    /// What all of them have in common: how they are answered, and what an answer means.
+    /// RESP version and durability that all entries have in common.
     common: Option<(RespVersion, Durability)>,
 }
 
-/// One connection among them.
+/// One connection of the batch.
 pub(crate) struct BatchEntry<'a> {
-    /// Whose input it is.
+    /// Slot of the connection.
     pub slot: usize,
     pub input: &'a [u8],
-    /// Its commands end before this one, and begin where the last member's end.
+    /// Index after its last command; its first follows the previous entry's last.
     commands_end: usize,
 }
 
-/// How far a connection has come.
+/// Progress of one entry.
 pub(crate) struct EntryProgress {
-    /// Where its replies end; they begin where those before it end.
+    /// End of its replies; they begin at the end of the previous entry's.
     pub replies_end: usize,
-    /// How many of its bytes were commands that were run. Not all: the next one needs the long way.
+    /// Bytes of its input that ran. If not all, the next command needs the general path.
     pub bytes: usize,
-    /// The last of them, if there was one.
+    /// Its last command that ran, if any.
     pub command: Option<&'static str>,
 }
 
@@ -56,12 +60,13 @@ impl<'a> CommandBatch<'a> {
         self.entries.is_empty()
     }
 
-    /// Whether no other would find room.
+    /// Returns true if there is no room for another command.
     pub fn is_full(&self) -> bool {
         self.simple.commands.is_full()
     }
 
-    /// Takes a connection in, if its input is nothing but such commands, all of them fit and are like those of the others.
+    /// Adds a connection. Its input must be simple commands only, fit as a whole, and share the
+    /// version and durability of the batch.
     pub fn try_add(
         &mut self,
         slot: usize,
@@ -85,12 +90,12 @@ impl<'a> CommandBatch<'a> {
         false
     }
 
-    /// Whose commands they are, in their order.
+    /// Entries, in order.
     pub fn entries(&self) -> &[BatchEntry<'a>] {
         &self.entries
     }
 
-    /// Runs all of them and appends their replies, and how far each member has come.
+    /// Runs all commands; appends their replies, and each entry's progress.
     pub fn run(
         &self,
         turn: &mut Turn<'_>,
@@ -119,7 +124,8 @@ impl<'a> CommandBatch<'a> {
                 }
             });
             (at, commands) = (at + ran, commands + ran);
-            // Whoever needs the long way goes it alone; those behind are like those before.
+            // An entry that needs the general path takes it alone; the later ones continue in the
+            // batch.
             if let Some(entry) = entries.get(progress.len()) {
                 let last = (at > from).then(|| simple.ends[at - 1]);
                 let (bytes, command) = last.map_or((0, None), |(end, word)| (end as usize, Some(word.name())));
@@ -131,11 +137,11 @@ impl<'a> CommandBatch<'a> {
     }
 }
 
-/// What came of running them.
+/// Totals of a run.
 pub(crate) struct BatchCounts {
-    /// How many commands were run.
+    /// Number of commands that ran.
     pub commands: u64,
-    /// How many of them were refused.
+    /// Number of refusals among them.
     pub errors: u64,
 }
 
@@ -155,7 +161,7 @@ mod tests {
         names.iter().flat_map(|name| encode_command(&["INCR", name])).collect()
     }
 
-    /// In memory, but for the namespace `safe`.
+    /// In memory mode, except for the namespace `safe`.
     fn engine() -> (tempfile::TempDir, Engine) {
         let dir = tempfile::tempdir().unwrap();
         let mut options = Options::new(dir.path());
@@ -242,7 +248,7 @@ mod tests {
     fn where_many_need_the_long_way_all_that_are_left_do() {
         let ((_dir, engine), limits) = (engine(), Limits::default());
         let hot_keys = HotKeyTracker::new(engine.now());
-        // Of a namespace that says how long its counters live, new ones are for the long way.
+        // In a namespace with a TTL, new counters need the general path.
         let ttl = Namespace { ttl: Some(std::time::Duration::from_secs(60)), ..Namespace::default() };
         engine.put_namespace(b"short", ttl).unwrap();
         let inputs: Vec<Vec<u8>> =
@@ -255,7 +261,7 @@ mod tests {
         let ran = command_batch.run(&mut turn, &hot_keys, &mut out, &mut progress);
         turn.finish();
         let were_run: Vec<bool> = progress.iter().map(|progress| progress.bytes > 0).collect();
-        // The fourth is at 7; at 8 would be another that could have been run.
+        // The fourth miss is at 7; the entry at 8 could have run.
         assert_eq!(were_run, [true, false, true, false, true, false, true, false, false]);
         assert_eq!((ran.commands, out), (4, b":1\r\n".repeat(4)));
     }

@@ -2,7 +2,7 @@
 
 use quipu_model::RespCode::Own;
 
-/// Why a connection refuses a command that is understood. The words are Redis's where Redis has the error.
+/// Reason why a connection refuses a valid command. The text is Redis's where Redis has the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error("NOAUTH Authentication required.")]

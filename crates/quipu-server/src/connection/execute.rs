@@ -1,6 +1,6 @@
-//! Carries out requests: counter commands by the engine, the rest here.
+//! Executes requests: counter commands on the engine, all others here.
 //!
-//! In: a command that was found and may run. Out: its reply.
+//! In: a command that was looked up and may run. Out: its reply.
 
 use quipu_engine::{NotRun, Turn, WatchedVersion};
 use quipu_model::{Command, Refusal, Reply};
@@ -13,13 +13,14 @@ use super::respond;
 use super::session::{Session, TurnEnd};
 use super::transaction::Transaction;
 
-/// KEYS may return names of so many bytes per byte of output bound: short names are three quarters line ends and lengths.
+/// Share of the output bound for the names of KEYS: of a short name's reply three quarters are line
+/// ends and lengths.
 const NAME_SHARE: usize = 4;
 
-/// What a page of SCAN takes at most per name it looks at: the longest name, its length and line ends.
+/// Most bytes per examined name on a page of SCAN: the longest name, its length and line ends.
 const SCAN_NAME_BYTES_MAX: usize = quipu_model::NAME_BYTES_MAX + 8;
 
-/// Carries out a command that is not queued.
+/// Executes a command that is not queued.
 pub(super) fn execute_now(
     session: &mut Session,
     spec: &'static Spec,
@@ -76,17 +77,17 @@ pub(super) fn execute_now(
     }
 }
 
-/// What EXEC makes of one queued command.
+/// Result of one queued command in EXEC.
 enum ExecSlot<'a> {
     /// The next reply of the engine.
     Single(&'static Spec, ReplyShape),
-    /// The next so many replies of the engine, told as one.
+    /// The next several replies of the engine, combined into one.
     Combined(&'static Spec, usize),
     Connection(ConnectionCommand<'a>),
     Invalid(CommandError),
 }
 
-/// Runs commands as one, unless loading what they need has failed.
+/// Runs commands as one step, unless the load that they need has failed.
 fn run_all(
     session: &mut Session,
     turn: &mut Turn<'_>,
@@ -123,7 +124,7 @@ fn exec(session: &mut Session, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> TurnEn
             return TurnEnd::Idle;
         }
         Err(NotRun::Load(load)) => {
-            // As if it had not been asked for yet.
+            // Restores the transaction, as before EXEC.
             drop((slots, commands));
             session.state.transaction = Some(transaction);
             session.state.watches = watches;
@@ -176,7 +177,7 @@ fn unpack(transaction: &Transaction, output_bytes_max: usize) -> (Vec<ExecSlot<'
     (slots, commands)
 }
 
-/// Several commands told as one: OK, or the first refusal.
+/// Writes the combined reply of several commands: OK, or the first refusal.
 fn write_set_many(writer: &mut RespWriter<'_>, replies: &[Reply], spec: &'static Spec) {
     match replies.iter().find(|reply| matches!(reply, Reply::Refused(_))) {
         Some(refused) => writer.reply(refused, ReplyShape::Plain, spec.name),
@@ -184,7 +185,7 @@ fn write_set_many(writer: &mut RespWriter<'_>, replies: &[Reply], spec: &'static
     }
 }
 
-/// A list of items that is longer than a reply may be is not sent; it was only read.
+/// Refuses a list of items longer than a reply may be; the command only read.
 fn limit_reply_size(reply: Reply, bytes_max: usize) -> Reply {
     match &reply {
         Reply::TopItems(rows) if rows.iter().map(|row| row.item.len()).sum::<usize>() > bytes_max => {
@@ -194,7 +195,7 @@ fn limit_reply_size(reply: Reply, bytes_max: usize) -> Reply {
     }
 }
 
-/// Keeps the reply of a command over all names within its share of the output.
+/// Bounds the reply of a command over all names to its share of the output.
 fn limit_walk(command: &mut Command<'_>, output_bytes_max: usize) {
     match command {
         Command::ListNames(list) => list.bytes_max = output_bytes_max / NAME_SHARE,

@@ -1,6 +1,7 @@
-//! Commands that count single items in sketches, found and run many at a time.
+//! Finds and runs commands that count single items in sketches, many at a time.
 //!
-//! In: the input of a connection of which nothing else is asked than to answer. Out: the replies to the first such commands in it, all of them on one sketch.
+//! In: input of a connection that may be batched. Out: the replies to the first such commands in
+//! it, all on one sketch.
 
 use arrayvec::ArrayVec;
 use quipu_engine::{OBSERVES_MAX, Turn};
@@ -10,7 +11,8 @@ use quipu_protocol::{ItemCount, ItemFrame, Limits, RespVersion, RespWriter, Sket
 use super::simple_commands::RunCounts;
 use crate::hot_keys::HotKeyTracker;
 
-/// Runs the first commands of the input, up to a number and to the first that is none of these or is on another sketch.
+/// Runs the first commands of the input, up to a bound and to the first that is another command or
+/// on another sketch.
 pub(super) fn run_items(
     input: &[u8],
     limits: &Limits,
@@ -39,7 +41,7 @@ pub(super) fn run_items(
         return RunCounts { found, ..RunCounts::default() };
     }
     hot_keys.record(found, turn.now(), |_| Some((first.name, true)));
-    // A name and an operation; the item weighs nothing.
+    // Each command weighs a verb and a name; the item weighs nothing.
     RunCounts { found, commands: found, bytes, work: 2 * found, command: Some(first.command_name()), errors: 0 }
 }
 

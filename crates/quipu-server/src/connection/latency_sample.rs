@@ -1,7 +1,7 @@
-//! How long a client waits: of one read in so many, from its bytes to its replies.
+//! Measures a client's latency for a sample of the reads, from its bytes to its replies.
 //!
-//! To ask for the time twice takes as long as to count, so most reads are not timed; which ones are does not depend on what they ask for, so the
-//! histogram has the same shape.
+//! Reading the clock twice takes as long as an add, so most reads are not timed. The choice does
+//! not depend on the commands, so the histogram keeps its shape.
 
 use std::cell::Cell;
 
@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use crate::server_state::ServerState;
 
-/// One read in so many is timed, by each worker.
+/// Each worker times one read in this many.
 const READS_PER_SAMPLE: u32 = 256;
 
 thread_local! {
-    /// Reads until the next one that is timed.
+    /// Reads until the next timed one.
     static READS_LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A read that is timed, under its first command. In a box, since nearly every connection has none.
+/// A timed read, under its first command. In a box, since nearly every connection has none.
 pub(super) struct LatencySample {
     since: Instant,
     command: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct LatencySample {
 }
 
 impl LatencySample {
-    /// Begins, if it is this one's turn.
+    /// Starts a sample if the next read is due.
     #[inline]
     pub fn begin(input: &[u8], limits: &Limits) -> Option<Box<LatencySample>> {
         let left = READS_LEFT.get();
@@ -38,7 +38,7 @@ impl LatencySample {
     #[cold]
     fn from_input(input: &[u8], limits: &Limits) -> Option<LatencySample> {
         let (since, mut decoder) = (Instant::now(), Decoder::default());
-        // One that is not whole yet, or not a command, has nothing to be timed by.
+        // An incomplete or unknown command is not timed.
         let frame = decoder.decode(input, limits).ok()??;
         let spec = lookup(&frame.args).ok()?;
         let name = usize::try_from(spec.keys.first).ok().filter(|at| *at > 0).and_then(|at| frame.args.get(at));
@@ -47,7 +47,7 @@ impl LatencySample {
         Some(LatencySample { since, command: spec.name, namespace })
     }
 
-    /// Its replies were sent.
+    /// Records the time after its replies were sent.
     pub fn end(self, server: &ServerState) {
         server.command_latencies.record(self.command, &self.namespace, self.since.elapsed());
     }

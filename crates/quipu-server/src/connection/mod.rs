@@ -1,16 +1,20 @@
-//! One connection, from its first byte to its last.
+//! Serves one connection, from its first byte to its last.
 //!
 //! In: a socket. Out: replies on it.
 //!
-//! A connection **rests** while nothing is asked of it: then the worker's rounds read for it, run what has come and send the replies (`worker/rounds.rs`). Whatever takes time, a slow reader, half a command, a counter
-//! at rest, a deadline, is seen to by [`Connection::serve`], apart from the others, until it rests again.
+//! A connection is **idle** while it waits for a request. The worker's event loop then reads for
+//! it, runs the commands and sends the replies (`worker/event_loop.rs`). Slow work detaches the
+//! connection: a slow reader, half a command, an evicted counter, a deadline. [`Connection::serve`]
+//! then serves it separately until it is idle again.
 //!
 //! Invariants:
-//! - a command that needs counters at rest waits alone: what came before it is answered, what comes after it runs after it;
-//! - replies leave only after `commit_until` returned Ok; when it fails, the connection closes without them;
-//! - between turns a quiet connection holds no buffer: bytes are read into one that the worker's connections share, and only an
-//!   unfinished command is kept, in at most its own length and 4 KiB;
-//! - every wait on the client has a bound.
+//! - A command that needs evicted counters waits alone. The replies to earlier commands are sent
+//!   first; later commands run after it.
+//! - Replies leave only after `commit_until` returned Ok. When it fails, the connection closes
+//!   without them.
+//! - Between turns a quiet connection holds no buffer. All connections of a worker read into one
+//!   shared buffer. Only an unfinished command is kept, in at most its own length and 4 KiB.
+//! - Every wait for the client has a bound.
 
 mod command_batch;
 mod error;
@@ -53,67 +57,68 @@ use session::Session;
 pub(crate) use session::TurnEnd;
 pub use socketless::SocketlessWorker;
 
-/// What one read takes at most: room for a pipeline of 1,000 increments.
+/// Most bytes of one read: room for a pipeline of 1,000 increments.
 const READ_BYTES: usize = 64 << 10;
 
-/// An unfinished command's buffer grows in steps of this, so that it stays near what was received.
+/// Growth step of an unfinished command's buffer, so that it stays near the received length.
 const INPUT_STEP_BYTES: usize = 4 << 10;
 
-/// An output buffer larger than this is given back after the write.
+/// A larger output buffer is released after the write.
 const OUTPUT_KEPT_BYTES: usize = 16 << 10;
 
-/// When the server stops, a connection with nothing to read for so long has nothing more to be answered. Long enough for the
-/// runtime to look at every socket once.
+/// Time without input after which a stopping server closes a connection. Long enough for the
+/// runtime to poll every socket once.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
 
 thread_local! {
-    /// Where every connection of a worker reads: used within one step, never across a wait. Room for those that are gathered, and one more.
+    /// Read buffer of all connections of a worker: used within one step, never across an await.
+    /// Room for a full batch, and one more read.
     static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; SIMPLE_COMMANDS_MAX * command_batch::INPUT_BYTES_MAX + READ_BYTES].into_boxed_slice());
 }
 
-/// Lends where connections of this worker read.
+/// Lends the worker's read buffer.
 pub(crate) fn with_read_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     READ.with_borrow_mut(|buffer| work(buffer))
 }
 
-/// A client, and how far it has come.
+/// A client and the state of its connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     session: Session,
-    /// Beside the session: its frames borrow it while the session changes.
+    /// Outside the session: its frames borrow the decoder while the session changes.
     decoder: Decoder,
     server: Arc<ServerState>,
-    /// Whether the server stops; whoever sets it looks at every connection.
+    /// True when the server stops; setting it wakes every connection.
     stopping: Rc<Cell<bool>>,
-    /// An unfinished command, or what was held back for the next turn.
+    /// An unfinished command, or input left for the next turn.
     input: Vec<u8>,
     output: Vec<u8>,
-    /// When the unfinished command in `input` began to arrive.
+    /// Arrival of the unfinished command's first byte in `input`.
     partial_since: Option<Instant>,
-    /// The read whose commands are being answered, if it is timed.
+    /// The timed read that is being served, if any.
     sample: Option<Box<LatencySample>>,
-    /// Whether the last read took all that there was room for, so there may be more.
+    /// True if the last read filled its buffer, so there may be more.
     may_have_more: bool,
     opened: Instant,
 }
 
-/// What waiting for bytes came to.
+/// Outcome of waiting for bytes.
 enum ReadOutcome {
     TurnDone(TurnOutcome),
-    /// The client has gone, or has taken too long.
+    /// The client has gone, or is late.
     Gone,
     /// The server stops.
     Stopping,
 }
 
-/// What a turn left to do.
+/// Remaining steps after a turn.
 pub(crate) struct TurnOutcome {
     pub wait: Wait,
     pub end: TurnEnd,
 }
 
 impl TurnOutcome {
-    /// Waits for this, too.
+    /// Adds a wait.
     pub fn with_wait(self, wait: Wait) -> TurnOutcome {
         TurnOutcome { wait: self.wait.and(wait), ..self }
     }
@@ -144,14 +149,15 @@ impl Connection {
         })
     }
 
-    /// Whether there is nothing to do but to wait for bytes, for however long it takes.
+    /// Returns true if the connection only waits for bytes, without a deadline.
     pub fn is_idle(&self) -> bool {
         !self.stopping.get() && self.deadline().is_none()
     }
 
-    /// Finishes a turn and goes on until there is nothing to do but to wait. `None`: the client leaves, misbehaves, or the server stops.
+    /// Finishes a turn and serves the connection until it is idle. `None`: it is closed, because
+    /// the client left or misbehaved, or because the server stops.
     pub async fn serve(mut self: Box<Self>, outcome: Option<TurnOutcome>) -> Option<Box<Connection>> {
-        // An error in here is the client's going away; there is nobody left to tell.
+        // An error here means that the client has gone; no report is possible.
         if let Some(outcome) = outcome
             && !self.finish_turns(outcome).await.ok()?
         {
@@ -164,7 +170,8 @@ impl Connection {
                         return None;
                     }
                     if self.may_have_more {
-                        // Whoever sends faster than it is read from would keep the worker for itself.
+                        // A client that sends faster than the worker reads would otherwise occupy
+                        // the worker.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -178,12 +185,12 @@ impl Connection {
         Some(self)
     }
 
-    /// Asks to be told when there is something to read; ready if there may be already.
+    /// Registers for a wake-up on input; ready if there may be input already.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.poll_read_ready(cx).map(|_| ())
     }
 
-    /// Reads once; how many bytes. 0: the client closed.
+    /// Reads once; returns the number of bytes. 0: the client closed.
     pub fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let most = self.session.read_bytes_max().min(READ_BYTES).min(buffer.len());
         let mut read = ReadBuf::new(&mut buffer[..most]);
@@ -201,12 +208,13 @@ impl Connection {
         Poll::Ready(Ok(received.len()))
     }
 
-    /// Whether nothing else is asked of this connection than to answer what it has just sent.
+    /// Returns true if the connection may run its next input in a batch.
     pub fn may_batch(&self) -> bool {
         self.input.is_empty() && self.sample.is_none() && self.decoder.is_fresh() && self.session.takes_simple()
     }
 
-    /// Takes part in what is run together, if that is possible with its input; only who [may](Connection::may_batch) is asked.
+    /// Adds its input to the batch, if it qualifies; only after
+    /// [`may_batch`](Connection::may_batch) returned true.
     pub fn add_to_batch<'a>(
         &self,
         command_batch: &mut CommandBatch<'a>,
@@ -217,12 +225,13 @@ impl Connection {
         command_batch.try_add(slot, input, self.session.state.version, &self.server.limits.frame, turn)
     }
 
-    /// Commands of its input were run together with others.
+    /// Records that commands of its input ran in a batch.
     pub fn record_batch(&mut self, command: Option<&'static str>, now: Millis) {
         self.session.record_batch(command, now);
     }
 
-    /// Runs the commands that these bytes complete, behind replies to those that were run already.
+    /// Runs the commands that these bytes complete; `replies` are those of commands that already
+    /// ran.
     pub fn run(&mut self, received: &[u8], replies: &[u8]) -> TurnOutcome {
         self.output.extend_from_slice(replies);
         if self.input.is_empty() {
@@ -245,7 +254,8 @@ impl Connection {
         self.output.extend_from_slice(replies);
     }
 
-    /// Sends these replies, or if there are none the connection's own, as far as the socket takes them without being waited for; whether it took all.
+    /// Sends these replies, or the connection's own if there are none, as far as the socket takes
+    /// them without waiting. Returns true if it took all.
     pub fn try_send(&mut self, replies: &[u8]) -> io::Result<bool> {
         if !replies.is_empty() {
             debug_assert!(self.output.is_empty(), "a connection with replies of its own is answered with those");
@@ -264,7 +274,8 @@ impl Connection {
         Ok(self.output.is_empty())
     }
 
-    /// Answers what has already arrived, as far as one read takes it, then closes: what a client sends on after that is not answered.
+    /// Serves the input that has already arrived, up to one read, then closes: later input gets no
+    /// reply.
     async fn drain(&mut self) -> io::Result<()> {
         let arrived = timeout(DRAIN_PAUSE, poll_fn(|cx| self.poll_turn(cx))).await;
         if let Some(outcome) = arrived.unwrap_or(Ok(None))? {
@@ -289,22 +300,24 @@ impl Connection {
         }
     }
 
-    /// When the client must have said more; `None`: it may take its time.
+    /// Time by which the client must send more; `None`: no deadline.
     fn deadline(&self) -> Option<Instant> {
         let partial_time_max = self.server.limits.partial_time_max;
         match self.partial_since {
-            // Whoever does not give the password in time gives its place to another.
+            // A client that does not authenticate in time loses its connection.
             _ if !self.session.is_authenticated() => Some(self.opened + partial_time_max),
             Some(since) => Some(since + partial_time_max),
             None => self.server.settings.idle_time_max().map(|time| Instant::now() + time),
         }
     }
 
-    /// Commits and answers a turn, and the turns with what it held back. False: the connection is over.
+    /// Commits and sends the replies of a turn, and runs further turns on the input left over.
+    /// False: close the connection.
     async fn finish_turns(&mut self, mut outcome: TurnOutcome) -> io::Result<bool> {
         loop {
             if outcome.wait != Wait::default() {
-                // Whoever else is ready on this worker applies first, so that one commit serves all.
+                // Other ready connections of this worker apply first, so that one commit serves
+                // all.
                 tokio::task::yield_now().await;
                 if self.server.engine.commit_until(outcome.wait).await.is_err() {
                     return Ok(false);
@@ -318,12 +331,13 @@ impl Connection {
             match outcome.end {
                 TurnEnd::Idle => return Ok(true),
                 TurnEnd::Close => return Ok(false),
-                // A worker is everybody's: whoever is ready goes before the rest of a long pipeline.
+                // All connections share the worker: ready ones run before the rest of a long
+                // pipeline.
                 TurnEnd::Yield => tokio::task::yield_now().await,
                 TurnEnd::Load(load) => {
                     let loaded = self.server.engine.load(*load).await;
                     if loaded == LoadOutcome::Unknown {
-                        // A reply would say that it was applied, or that it was not.
+                        // Any reply would claim that it was applied, or that it was not.
                         return Ok(false);
                     }
                     self.session.set_loaded(loaded);
@@ -339,16 +353,18 @@ impl Connection {
         }
     }
 
-    /// Sends the output. A client may take it as slowly as it likes, as long as it takes some of it within each bound of time.
+    /// Sends the output. A client may read slowly, as long as it reads some of it within each write
+    /// time.
     async fn send(&mut self) -> io::Result<()> {
-        // Nearly always the socket takes it all at once, and then there is no time to be kept.
+        // Nearly always the socket takes it all at once, and no timer is needed.
         let mut sent = self.send_some()?;
         while sent < self.output.len() {
             let rest = &self.output[sent..];
             sent += match timeout(self.server.limits.write_time_max, self.stream.write(rest)).await {
                 Ok(written) => written?,
-                // The system calls a socket writable only when a third of its buffer is free, which a slow reader of a large one may
-                // not reach in time. Room for a little shows as well that it reads.
+                // The system reports a socket writable only when a third of its buffer is free. A
+                // slow reader of a large buffer may not get there in time. Room for even a little
+                // shows that it reads.
                 Err(_) => self.send_now(rest)?,
             };
         }
@@ -356,17 +372,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends so much of the output as the socket takes without being waited for; how much that was.
+    /// Sends as much of the output as the socket takes without waiting; returns the number of
+    /// bytes.
     fn send_some(&self) -> io::Result<usize> {
         if self.output.is_empty() { Ok(0) } else { self.send_now(&self.output).or_else(would_block_as_zero) }
     }
 
-    /// The system is asked without the runtime, which would look first whether it knows of room: nearly always there is.
+    /// Calls the system directly; the runtime would first check its readiness state, and nearly
+    /// always there is room.
     fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     }
 
-    /// So much of the output was sent.
+    /// Removes the sent bytes from the output.
     fn record_sent(&mut self, sent: usize) {
         add_stat(&self.server.stats.bytes_out, sent as u64);
         if sent < self.output.len() {
@@ -392,7 +410,7 @@ impl Connection {
         TurnOutcome { wait, end }
     }
 
-    /// Keeps what the turn did not consume.
+    /// Keeps the input that the turn did not consume.
     fn keep_unconsumed(&mut self, mut input: Vec<u8>, end: &TurnEnd) {
         let consumed = self.session.consumed();
         if consumed == input.len() {
@@ -400,14 +418,14 @@ impl Connection {
             input = Vec::new();
         } else {
             input.drain(..consumed);
-            // Nor does it keep what its largest command took.
+            // Releases the memory of its largest command as well.
             input.shrink_to(input.len() + INPUT_STEP_BYTES);
         }
         self.input = input;
         self.update_partial(end, consumed > 0);
     }
 
-    /// The clock of an unfinished command starts with its first byte, and no later byte sets it back.
+    /// The timer of an unfinished command starts with its first byte; later bytes do not reset it.
     fn update_partial(&mut self, end: &TurnEnd, progressed: bool) {
         let unfinished = *end == TurnEnd::Idle && !self.input.is_empty();
         self.partial_since = match self.partial_since {
@@ -418,12 +436,12 @@ impl Connection {
     }
 }
 
-/// A socket that takes nothing at the moment has taken nothing yet.
+/// A socket that would block has taken 0 bytes.
 fn would_block_as_zero(error: io::Error) -> io::Result<usize> {
     if error.kind() == io::ErrorKind::WouldBlock { Ok(0) } else { Err(error) }
 }
 
-/// Appends, growing by little: a client that announces much and sends little costs little.
+/// Appends with small growth steps: a client that announces much and sends little costs little.
 fn append(input: &mut Vec<u8>, bytes: &[u8]) {
     if input.capacity() - input.len() < bytes.len() {
         input.reserve_exact(bytes.len().max(INPUT_STEP_BYTES));

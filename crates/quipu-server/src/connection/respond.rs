@@ -1,4 +1,4 @@
-//! Answers commands about the connection and the server.
+//! Executes commands on the connection and the server.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,13 +15,13 @@ use super::transaction::Transaction;
 use crate::hot_keys::{self, HotKey};
 use crate::{info, settings};
 
-/// The version of Redis whose commands and replies are matched; clients choose what they send by it.
+/// Redis version of the commands and replies; clients choose their commands by it.
 pub(crate) const REDIS_VERSION: &str = "7.2.0";
 
-/// The one user there is.
+/// The only user.
 const USER: &[u8] = b"default";
 
-/// Answers; says whether the connection goes on.
+/// Writes the reply; returns the end of the turn.
 pub(super) fn respond(
     session: &mut Session,
     command: &ConnectionCommand<'_>,
@@ -48,7 +48,7 @@ pub(super) fn respond(
         ConnectionCommand::Introspection(question) => describe(question, &mut writer),
         ConnectionCommand::Help(container) => help(container, &mut writer),
         ConnectionCommand::Info(sections) => {
-            // The engine's figures take locks that the turn may hold.
+            // Reading the engine's figures takes locks that the turn may hold.
             turn.end_run();
             writer.verbatim(&info::text(&session.server, sections));
         }
@@ -98,7 +98,7 @@ pub(super) fn respond(
     TurnEnd::Idle
 }
 
-/// Which counters are asked for most often: a map, with a list of each.
+/// Writes the hottest counters: a map with both lists.
 fn write_hot_keys(session: &Session, command: HotKeysCommand, turn: &Turn<'_>, writer: &mut RespWriter<'_>) {
     let (tracker, now) = (&session.server.hot_keys, turn.now());
     match command {
@@ -146,7 +146,7 @@ fn write_hot_list(rows: &[HotKey], writer: &mut RespWriter<'_>) {
     }
 }
 
-/// A reading: what is told of a counter besides its value.
+/// Writes a counter's reading.
 fn read(
     session: &mut Session,
     name: Name<'_>,
@@ -172,7 +172,7 @@ fn read(
     TurnEnd::Idle
 }
 
-/// All of a counter, as bytes.
+/// Writes a dump of a counter.
 fn dump(session: &mut Session, name: Name<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> TurnEnd {
     let dump = match session.take_loaded(turn) {
         Some(Reply::Refused(refusal)) => Err(refusal),
@@ -192,10 +192,11 @@ fn dump(session: &mut Session, name: Name<'_>, turn: &mut Turn<'_>, out: &mut Ve
     TurnEnd::Idle
 }
 
-/// Says what became of a backup, or asks for it to be made, if that may be.
+/// Writes the outcome of a backup, or requests the backup if the client may.
 ///
-/// It writes files wherever on the server's machine the server may: a choice for those who are on that machine, who could as well copy the
-/// files themselves. From elsewhere a password is not enough; a stolen one must not fill or litter another machine's disks.
+/// A backup writes files anywhere on the server's machine that the server can. That choice belongs
+/// to clients on that machine, which could copy the files themselves. From elsewhere a password is
+/// not enough: a stolen one must not fill or litter another machine's disks.
 fn back_up(session: &mut Session, dir: &[u8], out: &mut Vec<u8>) -> TurnEnd {
     if let Some(outcome) = session.take_backup_reply() {
         let mut writer = RespWriter::new(out, session.state.version);
@@ -229,7 +230,7 @@ fn watch(session: &mut Session, names: &[Name<'_>], turn: &mut Turn<'_>, out: &m
             TurnEnd::Idle
         }
         Err(mut load) => {
-            // All of them at once: each time it runs again it looks at every name.
+            // All names at once: each rerun checks every name.
             turn.prefetch(&Command::Exists { names: names.to_vec() }, &mut load);
             TurnEnd::Load(load.into())
         }
@@ -284,9 +285,9 @@ fn log_in(session: &mut Session, user: Option<&[u8]>, password: &[u8]) -> Result
 
 fn reset(session: &mut Session, out: &mut Vec<u8>) {
     let authenticated = session.server.password.is_none();
-    // The library speaking stays the same; everything the client chose is as on the first day.
+    // The client library stays the same; all settings of the client return to their initial values.
     let SessionState { lib_name, lib_version, command, reply_filter, .. } = std::mem::take(&mut session.state);
-    // A reply that was to be skipped is skipped, even this one.
+    // A reply to be skipped is skipped, even this one.
     let reply_filter = if reply_filter == ReplyFilter::SkipCurrent { reply_filter } else { ReplyFilter::All };
     session.state =
         SessionState { authenticated, lib_name, lib_version, command, reply_filter, ..SessionState::default() };
@@ -335,7 +336,7 @@ fn client(session: &mut Session, command: &ClientCommand<'_>, turn: &mut Turn<'_
         ClientCommand::Reply(mode) => {
             session.state.reply_filter = session.state.reply_filter.with_mode(*mode);
             if session.state.reply_filter == ReplyFilter::All {
-                // Also straight after SKIP, as in Redis: the mode that was asked for last decides.
+                // Also directly after SKIP, as in Redis: the last requested mode applies.
                 writer.simple("OK");
             }
         }
@@ -369,14 +370,15 @@ fn set_name(session: &mut Session, name: &[u8]) {
     session.client.details().name.clone_from(&session.state.name);
 }
 
-/// What CLIENT INFO says of the connection that asks is what is true now, not at the end of its last turn.
+/// Updates the details first: CLIENT INFO shows the current state, not that at the end of the last
+/// turn.
 fn refresh_details(session: &Session, command: &'static str) {
     let mut details = session.client.details();
     details.command = command;
     details.version = session.state.version;
 }
 
-/// Words that the table of commands has let through are visible ASCII; bounded like a name of a counter.
+/// Words that passed the command table are visible ASCII; the bound is that of a counter's name.
 fn plain(word: &[u8]) -> String {
     String::from_utf8_lossy(&word[..word.len().min(quipu_model::NAME_BYTES_MAX)]).into_owned()
 }

@@ -1,10 +1,11 @@
-//! What a connection remembers between commands, and what it does with the next one.
+//! Holds a connection's session state, and runs its commands.
 //!
-//! In: bytes. Out: replies, in order, and what they must wait for.
+//! In: bytes. Out: replies, in order, and the position they must wait for.
 //!
 //! Invariants:
-//! - one reply per command, in order, unless the client asked for fewer;
-//! - before the password, only what `Flag::NoAuth` marks is carried out, and no more than 16 KiB are listened to.
+//! - Each command has one reply, in order, unless the client requested fewer.
+//! - Before authentication only commands with `Flag::NoAuth` run, and the session reads at most 16
+//!   KiB.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,63 +25,65 @@ use crate::cached_clock;
 use crate::clients::ClientInfo;
 use crate::server_state::{ServerState, add_stat};
 
-/// All that a connection may say before it has given the password, right and wrong guesses included.
+/// Most bytes that a connection may send before authentication, right and wrong guesses included.
 const UNAUTHENTICATED_BYTES_MAX: usize = quipu_protocol::Limits::UNAUTHENTICATED.frame_bytes_max as usize;
 
-/// The work of one turn, in arguments of commands: 2,048 increments, which is what a full read brings and takes about a
-/// millisecond. What comes after it waits for the next turn, so that a pipeline, however long, keeps neither the others of its worker
-/// nor the records of its turn waiting.
+/// Most work of one turn, in arguments of commands: 2,048 increments, a full read, about a
+/// millisecond. Later commands wait for the next turn. So a pipeline of any length delays neither
+/// the worker's other connections nor the records of its turn.
 const TURN_WORK_MAX: usize = 4_096;
 
-/// How a turn ended. Small, since it is handed on at every turn: what is rare is in a box.
+/// End of a turn. Small, since every turn returns it: the rare variants are boxed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TurnEnd {
-    /// Every whole command was run.
+    /// Every whole command ran.
     Idle,
-    /// The output is full or the turn's work is done: send, let others go first, then go on with the same input.
+    /// The output is full or the turn's work is done: send, let other connections run, then
+    /// continue with the same input.
     Yield,
-    /// The next command needs counters that are at rest: send, load them, then go on with the same input.
+    /// The next command needs evicted counters: send, load them, then continue with the same input.
     Load(Box<Load>),
-    /// The next command is a backup: send, make it, then go on with the same input.
+    /// The next command is a backup: send, make it, then continue with the same input.
     Backup(Box<Path>),
     /// Send, then close.
     Close,
 }
 
-/// The state of one connection.
+/// State of one connection.
 pub(super) struct Session {
     pub(super) server: Arc<ServerState>,
     pub(super) client: Arc<ClientInfo>,
     pub(super) state: SessionState,
     consumed: usize,
     unreplied_adds: UnrepliedAdds,
-    /// What loading came to for the command that comes next, if that is a reply already.
+    /// Reply from a load for the next command, if the load produced one.
     loaded: Option<(Reply, Wait)>,
-    /// Rows that it has waited for were asked for then, or later: the first time that it had to.
+    /// Start of the first fetch that the current command waited for; its rows are at least that
+    /// fresh.
     rows_since: Option<std::time::Duration>,
-    /// What became of the backup that the command which comes next has asked for.
+    /// Outcome of the backup that the next command requested.
     backup_reply: Option<BackupReply>,
     unauthenticated_bytes: usize,
-    /// How much of the input the connection has kept since the last turn.
+    /// Bytes of input that the connection has kept since the last turn.
     kept_bytes: usize,
     published: PublishedInfo,
 }
 
-/// What others were told of a client.
+/// Details last published for CLIENT LIST.
 #[derive(Default, PartialEq, Eq)]
 struct PublishedInfo {
     active: u64,
-    /// Where its name is: names are the table's own.
+    /// Address of the command's name; the table owns the names.
     command: usize,
     version: RespVersion,
     queued: Option<usize>,
     watching: usize,
 }
 
-/// When a client was last active is told to the tenth of a second; it is shown in seconds.
+/// Resolution of a client's last-active time, a tenth of a second; it is shown in seconds.
 const ACTIVE_STEP_MILLIS: u64 = 100;
 
-/// All that RESET sets back.
+/// State that RESET clears.
 #[derive(Default)]
 pub(super) struct SessionState {
     pub version: RespVersion,
@@ -94,19 +97,19 @@ pub(super) struct SessionState {
     pub command: &'static str,
 }
 
-/// Which replies the client wants.
+/// Replies that the client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ReplyFilter {
     #[default]
     All,
     None,
     SkipNext,
-    /// While the command is served that comes after SKIP.
+    /// While the command after SKIP is served.
     SkipCurrent,
 }
 
 impl ReplyFilter {
-    /// What CLIENT REPLY makes of it. Who hears nothing has nothing to skip.
+    /// Applies CLIENT REPLY. With replies off there is nothing to skip.
     pub fn with_mode(self, mode: ClientReplyMode) -> ReplyFilter {
         match (mode, self) {
             (ClientReplyMode::On, _) => ReplyFilter::All,
@@ -136,7 +139,7 @@ impl Session {
         }
     }
 
-    /// Runs the whole commands of the input in one turn of the engine, as many as a turn may.
+    /// Runs the whole commands of the input in one turn of the engine, up to the turn's bound.
     pub fn run_turn(
         &mut self,
         server: &ServerState,
@@ -146,7 +149,7 @@ impl Session {
     ) -> (Wait, TurnEnd) {
         let mut turn = server.engine.turn_at(cached_clock::now(&server.engine));
         let (mut commands, mut work) = (0, 0);
-        // So many commands have been found to need the long way, or come behind one that does.
+        // Commands known to need the general path, or to stand behind one that does.
         let mut general_path_left = 0;
         self.consumed = 0;
         let end = loop {
@@ -154,7 +157,7 @@ impl Session {
                 break TurnEnd::Yield;
             }
             if !self.state.authenticated && out.len() > UNAUTHENTICATED_BYTES_MAX {
-                // It is not told more than it may say, either.
+                // Before authentication the output has the same bound as the input.
                 break TurnEnd::Close;
             }
             let limits = match self.state.authenticated {
@@ -162,7 +165,7 @@ impl Session {
                 false => quipu_protocol::Limits::UNAUTHENTICATED,
             };
             if self.consumed == input.len() {
-                // Whatever the decoder has seen of the next command, it waits for more of it.
+                // The decoder may hold part of the next command, and waits for more of it.
                 break TurnEnd::Idle;
             }
             if general_path_left == 0 && decoder.is_fresh() && self.takes_simple() && turn.takes_simple() {
@@ -176,7 +179,7 @@ impl Session {
                 work += counts.work;
                 self.state.command = counts.command.unwrap_or(self.state.command);
                 server.stats.record_overflows(counts.errors);
-                // What was found behind one that needs the long way is not looked for again.
+                // Commands found behind one that needs the general path are not scanned again.
                 general_path_left = counts.found - counts.commands;
                 if general_path_left == 0 && counts.found > 0 {
                     continue;
@@ -188,7 +191,7 @@ impl Session {
                 Ok(Some(frame)) => {
                     self.consumed += frame.bytes;
                     if frame.args.is_empty() {
-                        // Nothing but an empty line, and yet a client can send many.
+                        // An empty line counts as work, since a client can send many.
                         work += 1;
                         continue;
                     }
@@ -233,13 +236,13 @@ impl Session {
         (wait, end)
     }
 
-    /// Tells whoever lists clients what this one does.
+    /// Publishes the client's details for CLIENT LIST.
     fn publish_info(&mut self, now: Millis) {
         let SessionState { command, version, transaction, watches, .. } = &self.state;
         let (queued, watching) = (transaction.as_ref().map(Transaction::len), watches.len());
         let (active, location) = (now.0 / ACTIVE_STEP_MILLIS, command.as_ptr().addr());
         let published = PublishedInfo { active, command: location, version: *version, queued, watching };
-        // Nearly always the same as the last time.
+        // Nearly always unchanged.
         if self.published != published {
             let mut details = self.client.details();
             (details.last_active, details.command, details.version) = (now, command, *version);
@@ -248,7 +251,8 @@ impl Session {
         }
     }
 
-    /// Whether commands may be run many at a time: nothing is different about the next one, or about its reply.
+    /// Returns true if commands may run many at a time: no state affects the next command or its
+    /// reply.
     pub fn takes_simple(&self) -> bool {
         let SessionState { authenticated, reply_filter, transaction, .. } = &self.state;
         *authenticated
@@ -259,18 +263,19 @@ impl Session {
             && !self.unreplied_adds.is_unflushed()
     }
 
-    /// Commands of this client were run together with those of others.
+    /// Records that commands of this client ran in a batch.
     pub fn record_batch(&mut self, command: Option<&'static str>, now: Millis) {
         self.state.command = command.unwrap_or(self.state.command);
         self.publish_info(now);
     }
 
-    /// How many bytes of the input the last turn used.
+    /// Bytes of the input that the last turn consumed.
     pub fn consumed(&self) -> usize {
         self.consumed
     }
 
-    /// How much may be read at once: before the password, what is left of the bound and the byte that breaks it.
+    /// Most bytes of the next read. Before authentication: the rest of the bound, plus the byte
+    /// that exceeds it.
     pub fn read_bytes_max(&self) -> usize {
         match self.state.authenticated {
             true => usize::MAX,
@@ -285,13 +290,13 @@ impl Session {
     }
 
     pub fn record_kept(&mut self, bytes: usize) {
-        // Nearly always nothing, as the last time.
+        // Nearly always 0, and unchanged.
         if std::mem::replace(&mut self.kept_bytes, bytes) != bytes {
             self.client.details().input_bytes = bytes;
         }
     }
 
-    /// Carries out one command and answers it; returns how much work that was.
+    /// Runs one command and writes its reply; returns its work.
     fn serve_command(&mut self, args: &Args<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> (TurnEnd, usize) {
         let (before, reply_filter) = (out.len(), self.state.reply_filter);
         if reply_filter == ReplyFilter::SkipNext {
@@ -305,7 +310,7 @@ impl Session {
             Err(error) => self.refuse(&error, out),
         };
         if let TurnEnd::Load(_) | TurnEnd::Backup(_) = end {
-            // It was not run: nothing has changed, and nothing is said.
+            // The command did not run: no state has changed, and there is no reply.
             out.truncate(before);
             self.state.reply_filter = reply_filter;
             return (end, work);
@@ -328,13 +333,14 @@ impl Session {
         (end, work)
     }
 
-    /// Adds to a load what the commands behind the one that needs it will need: so that a pipeline waits once, not once a command.
+    /// Adds the needs of later commands to a load, so that a pipeline waits once, not once per
+    /// command.
     fn prefetch_rest(&self, rest: &[u8], limits: &quipu_protocol::Limits, turn: &mut Turn<'_>, load: &mut Load) {
-        // What waits for a walk or for memory brings nothing back.
+        // A load for a walk or for memory loads no counters.
         if self.state.transaction.is_some() || !matches!(load, Load::Names(_) | Load::Rows(_)) {
             return;
         }
-        // A decoder of its own: the session's remembers how far it has come in a command that is not whole.
+        // A separate decoder: the session's holds the state of an incomplete command.
         let (mut decoder, mut at) = (Decoder::default(), 0);
         for _ in 0..TURN_WORK_MAX {
             let Ok(Some(frame)) = decoder.decode(&rest[at..], limits) else { return };
@@ -349,7 +355,8 @@ impl Session {
         }
     }
 
-    /// Takes what loading came to: a reply that the command gets when it is run again, or nothing, and then it can run.
+    /// Stores the outcome of a load: a reply for the command's rerun, or none, and then the command
+    /// can run.
     pub fn set_loaded(&mut self, loaded: LoadOutcome) {
         self.loaded = match loaded {
             LoadOutcome::Retry | LoadOutcome::Unknown => None,
@@ -362,17 +369,17 @@ impl Session {
         };
     }
 
-    /// Takes what became of the backup, for when its command is run again.
+    /// Stores the outcome of the backup for its command's rerun.
     pub fn set_backup_reply(&mut self, outcome: BackupReply) {
         self.backup_reply = Some(outcome);
     }
 
-    /// What became of the backup that the command about to run has asked for; `None`: it has not been made yet.
+    /// Takes the outcome of the next command's backup; `None` before the backup.
     pub fn take_backup_reply(&mut self) -> Option<BackupReply> {
         self.backup_reply.take()
     }
 
-    /// The reply that loading has brought for the command that is about to run.
+    /// Takes the reply that the load produced for the next command.
     pub fn take_loaded(&mut self, turn: &mut Turn<'_>) -> Option<Reply> {
         if let Some(since) = self.rows_since {
             turn.set_rows_since(since);
@@ -382,7 +389,7 @@ impl Session {
         Some(reply)
     }
 
-    /// Runs a command; one that only adds, for a client that does not want to know, is counted.
+    /// Runs a command. An add without a reply goes to [`UnrepliedAdds`].
     pub fn run_command(&mut self, command: &Command<'_>, turn: &mut Turn<'_>) -> Result<Reply, Load> {
         match (command, self.state.reply_filter) {
             (Command::Add { name, delta, shard_key: None }, ReplyFilter::None | ReplyFilter::SkipCurrent) => {
@@ -392,7 +399,7 @@ impl Session {
         }
     }
 
-    /// What a command takes beyond its arguments.
+    /// Work of a command beyond its arguments.
     fn extra_work(&self, spec: &Spec) -> usize {
         match &self.state.transaction {
             Some(transaction) if spec.name == "exec" => transaction.work,
@@ -426,7 +433,7 @@ impl Session {
             _ if spec.has_identity(args) => self.refuse(&ConnectionError::TokenInMulti, out),
             _ if spec.has(Flag::NoMulti) => self.refuse(&ConnectionError::NotInMulti, out),
             _ => {
-                // What takes long takes the whole turn of its EXEC, too.
+                // A slow command takes the whole turn of its EXEC, too.
                 let work = if spec.has(Flag::Slow) { TURN_WORK_MAX } else { args.len() };
                 match transaction.push(spec, args, work, &self.server.limits) {
                     Ok(()) => RespWriter::new(out, self.state.version).simple("QUEUED"),
@@ -437,18 +444,19 @@ impl Session {
         }
     }
 
-    /// Refuses whoever has not given the password, and closes: HELLO or AUTH come first from those who have it.
+    /// Refuses an unauthenticated client and closes: a client with the password sends HELLO or AUTH
+    /// first.
     fn refuse_unauthenticated(&mut self, out: &mut Vec<u8>) -> TurnEnd {
         self.refuse(&ConnectionError::NoAuth, out);
         TurnEnd::Close
     }
 
-    /// Whether the connection may do everything.
+    /// Returns true after authentication.
     pub fn is_authenticated(&self) -> bool {
         self.state.authenticated
     }
 
-    /// Refuses a command before it is one; a transaction does not survive that.
+    /// Refuses a command before execution; this aborts a transaction.
     fn refuse(&mut self, error: &dyn std::error::Error, out: &mut Vec<u8>) -> TurnEnd {
         if let Some(transaction) = &mut self.state.transaction {
             transaction.spoil();
@@ -460,7 +468,8 @@ impl Session {
     fn refuse_malformed(&mut self, error: DecodeError, out: &mut Vec<u8>) {
         add_stat(&self.server.stats.errors, 1);
         if error == DecodeError::CrossProtocol {
-            // A page that made its browser talk to us cannot read this: it is of another origin.
+            // A page that made its browser send this cannot read the reply: it is of another
+            // origin.
             out.clear();
             out.extend_from_slice(http_reply(self.server.http).as_bytes());
         } else if self.state.reply_filter == ReplyFilter::All {
@@ -473,7 +482,7 @@ impl Session {
     }
 }
 
-/// What a client hears that speaks HTTP to the RESP port.
+/// Reply to a client that speaks HTTP to the RESP port.
 fn http_reply(http: Option<SocketAddr>) -> String {
     let location = match http {
         Some(address) => format!("HTTP is served on {address}."),

@@ -1,6 +1,7 @@
-//! Adds and reads of single counters, found and run many at a time.
+//! Finds and runs adds and reads of single counters, many at a time.
 //!
-//! In: the input of a connection, or of several, of which nothing else is asked than to answer. Out: the replies to the first such commands in it.
+//! In: input of a connection, or of several, that may be batched. Out: the replies to the first
+//! such commands in it.
 
 use crate::hot_keys::HotKeyTracker;
 use arrayvec::ArrayVec;
@@ -9,37 +10,38 @@ use quipu_model::{Refusal, SimpleCommand};
 use quipu_protocol::number::IntegerLines;
 use quipu_protocol::{Limits, RespVersion, RespWriter, SimpleFrame, SimpleVerb, decode_simple};
 
-/// What came of looking for such commands.
+/// Outcome of a scan and run.
 #[derive(Debug, Default)]
 pub(super) struct RunCounts {
-    /// How many were found; if not all of them were run, the next one needs the long way.
+    /// Number of commands found; if fewer ran, the next one needs the general path.
     pub found: usize,
-    /// How many were run, and the bytes and arguments they had.
+    /// Number of commands that ran, their bytes and their arguments.
     pub commands: usize,
     pub bytes: usize,
     pub work: usize,
     /// The last of them.
     pub command: Option<&'static str>,
-    /// How many were refused.
+    /// Number of refusals.
     pub errors: u64,
 }
 
-/// Such commands, of one input or of several.
+/// Simple commands, of one input or of several.
 #[derive(Default)]
 pub(super) struct SimpleCommands<'a> {
     pub commands: ArrayVec<SimpleCommand<'a>, SIMPLE_COMMANDS_MAX>,
-    /// Where each of them ends in its input, and what it is called.
+    /// End offset of each in its input, and its verb.
     pub ends: ArrayVec<(u32, SimpleVerb), SIMPLE_COMMANDS_MAX>,
 }
 
 impl<'a> SimpleCommands<'a> {
-    /// Finds the first of an input, as many as there is room for; how many bytes they have.
+    /// Decodes the first commands of an input, up to the bound; returns their bytes.
     pub fn scan(&mut self, input: &'a [u8], limits: &Limits) -> usize {
         let SimpleCommands { commands, ends } = self;
         let (mut at, mut before) = (0, None::<SimpleFrame<'_>>);
         while !commands.is_full() {
             let rest = &input[at..];
-            // Whoever counts one thing sends the same bytes again and again, which need not be understood again. They are compared only after two that looked alike.
+            // A client that counts one counter sends the same bytes repeatedly, which need decoding
+            // only once. The comparison runs only after two similar commands.
             let frame = match before {
                 Some(frame) if rest.starts_with(&input[at - frame.bytes..at]) => frame,
                 _ => {
@@ -52,19 +54,20 @@ impl<'a> SimpleCommands<'a> {
             };
             at += frame.bytes;
             commands.push(frame.command);
-            // Far below: names are short, and they are few.
+            // The cast is exact: names are short, and the commands few.
             ends.push((at as u32, frame.verb));
         }
         at
     }
 
-    /// Only so many of the first are left.
+    /// Keeps only the first `commands`.
     pub fn truncate(&mut self, commands: usize) {
         self.commands.truncate(commands);
         self.ends.truncate(commands);
     }
 
-    /// Runs them from one on, up to the first that needs the long way; how many that were.
+    /// Runs them from an index on, up to the first that needs the general path; returns the number
+    /// that ran.
     pub fn run(
         &self,
         from: usize,
@@ -88,7 +91,8 @@ impl<'a> SimpleCommands<'a> {
     }
 }
 
-/// Runs the first commands of the input, up to a number and to the first that needs the long way.
+/// Runs the first commands of the input, up to a bound and to the first that needs the general
+/// path.
 pub(super) fn run_simple(
     input: &[u8],
     limits: &Limits,
@@ -109,7 +113,7 @@ pub(super) fn run_simple(
     if let Some(last) = counts.commands.checked_sub(1) {
         let (end, word) = simple.ends[last];
         (counts.bytes, counts.command) = (end as usize, Some(word.name()));
-        // A name and an operation; the third argument of some weighs nothing.
+        // Each command weighs a verb and a name; the third argument of some weighs nothing.
         counts.work = 2 * counts.commands;
     }
     counts
@@ -119,7 +123,7 @@ pub(super) fn run_simple(
 #[derive(Default)]
 pub(super) struct ReplyWriter {
     lines: IntegerLines,
-    /// How many of them were refusals.
+    /// Number of refusals among them.
     pub errors: u64,
 }
 
@@ -138,7 +142,7 @@ impl ReplyWriter {
     }
 }
 
-/// Where names that differ mostly do.
+/// End of a name, the part in which names mostly differ.
 #[inline]
 fn name_end<'a>(command: &SimpleCommand<'a>) -> Option<&'a [u8; 8]> {
     command.name.bytes().last_chunk()

@@ -1,10 +1,13 @@
-//! A worker without sockets, for `cargo xtask bench instructions`: it runs input as the event loop does.
+//! Runs a worker without sockets, for `cargo xtask bench instructions`, in the steps of the event
+//! loop.
 //!
-//! In: what each connection has sent in one round. Out: the replies.
+//! In: the input of each connection in one round. Out: the replies.
 //!
 //! Invariants:
-//! - a round calls what a round of `worker/rounds.rs` calls between its reads and its writes, in the same order;
-//! - equal rounds on equal engines execute equal instructions: the samplers of hot keys have fixed seeds.
+//! - A round makes the same calls in the same order as a round of `worker/event_loop.rs` between
+//!   its reads and its writes.
+//! - Equal rounds on equal engines execute equal instructions: the samplers of hot keys have fixed
+//!   seeds.
 //!
 //! Not here: sockets, commits, latency samples. So only counters in memory mode can be served.
 
@@ -21,7 +24,7 @@ use crate::hot_keys::{self, HotKeyTracker};
 use crate::server_state::{ServerState, add_stat};
 use crate::{BindError, Options, Server, cached_clock};
 
-/// The seed of the samplers of hot keys.
+/// Seed of the hot-key samplers.
 const HOT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A worker and its connections.
@@ -37,7 +40,7 @@ struct SocketlessConnection {
 }
 
 impl SocketlessWorker {
-    /// A worker of a server on this engine, with so many connections.
+    /// Creates a worker with this number of connections, for a server on this engine.
     pub fn new(engine: Engine, connections: usize) -> Result<SocketlessWorker, BindError> {
         let resp = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let options = Options { resp, http: None, workers: NonZeroUsize::MIN, ..Options::default() };
@@ -53,7 +56,7 @@ impl SocketlessWorker {
         Ok(SocketlessWorker { connections: connections.collect(), server, progress: Vec::new() })
     }
 
-    /// Serves one round: the first connection has sent the first input, and so on. Appends the replies.
+    /// Serves one round: the first input is the first connection's, and so on. Appends the replies.
     pub fn run_round(&mut self, inputs: &[&[u8]], replies: &mut Vec<u8>) {
         cached_clock::invalidate();
         let mut next = 0;
@@ -62,7 +65,8 @@ impl SocketlessWorker {
         }
     }
 
-    /// Serves the next connections together, up to the first that has to be served alone; returns how many they were.
+    /// Serves the next connections together, up to the first that must run alone; returns their
+    /// number.
     fn run_next(&mut self, first: usize, inputs: &[&[u8]], replies: &mut Vec<u8>) -> usize {
         let SocketlessWorker { server, connections, progress } = self;
         let (mut turn, mut command_batch, mut alone) = (None, CommandBatch::default(), None);
@@ -95,7 +99,8 @@ impl SocketlessWorker {
             let SocketlessConnection { session, decoder } = &mut connections[slot];
             let (wait, end) = session.run_turn(server, decoder, input, replies);
             assert!(wait == Wait::default(), "the counters are not in memory mode");
-            // A turn that has done much is held although nothing is left: that of a sketch that is made.
+            // A turn with much work yields although nothing is left: for example one that creates a
+            // sketch.
             let is_whole = matches!(end, TurnEnd::Idle | TurnEnd::Yield) && session.consumed() == input.len();
             assert!(is_whole, "an input takes several turns: {end:?}, {}", replies.escape_ascii());
         }

@@ -1,7 +1,7 @@
-//! What is queued between MULTI and EXEC.
+//! Queues the commands between MULTI and EXEC.
 //!
-//! Invariants:
-//! - the queue has bounds; a command past them is refused and spoils the transaction, as any other mistake would.
+//! Invariant: the queue has bounds. A command beyond them is refused and aborts the transaction,
+//! like any other mistake.
 
 use quipu_protocol::resp::StoredArgs;
 use quipu_protocol::{Args, Spec};
@@ -14,21 +14,21 @@ use crate::Limits;
 pub(super) struct Transaction {
     arena: Vec<u8>,
     queued: Vec<(&'static Spec, StoredArgs)>,
-    /// What the commands will take, in the unit of a turn's work.
+    /// Work of the commands, in the unit of a turn's work.
     pub work: usize,
-    /// What the replies may take at most.
+    /// Upper bound of the replies' length.
     reply_bytes: usize,
-    /// A command was refused, so EXEC will be.
+    /// True after a refused command: EXEC will be refused.
     pub spoiled: bool,
 }
 
-/// The longest reply for one argument: the least number there is, as a bulk string.
+/// Longest reply for one argument: the smallest number, as a bulk string.
 const VALUE_BYTES_MAX: usize = 27;
 
-/// The same, where the reply may name an item that has left a list.
+/// Longest reply for one argument where the reply may name an expelled item.
 const ITEM_BYTES_MAX: usize = 1_024 + 16;
 
-/// The same, where the reply says two things of an item.
+/// Longest reply for one argument where the reply has two values per item.
 const FREQUENCY_BYTES_MAX: usize = 96;
 
 impl Transaction {
@@ -42,10 +42,10 @@ impl Transaction {
     ) -> Result<(), ConnectionError> {
         let (commands_max, bytes_max) = (limits.queue_commands_max, limits.queue_bytes_max);
         if self.spoiled {
-            // EXEC will refuse it whatever is in it.
+            // EXEC will refuse the transaction in any case.
             return Ok(());
         }
-        // What is said back is longer than that only for what is told to be said back.
+        // Only an echoed argument can make a reply longer.
         let echoed = if matches!(spec.name, "echo" | "ping") { args.bytes() } else { 0 };
         let value_bytes_max = match spec.name {
             "topk.add" | "topk.incrby" | "quipu.top.add" | "quipu.top.add.at" => ITEM_BYTES_MAX,
@@ -63,7 +63,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes EXEC fail; what was queued is no longer needed.
+    /// Makes EXEC fail, and drops the queue.
     pub fn spoil(&mut self) {
         *self = Transaction { spoiled: true, ..Transaction::default() };
     }
@@ -72,7 +72,7 @@ impl Transaction {
         self.queued.len()
     }
 
-    /// The commands, in order.
+    /// Commands in order.
     pub fn commands(&self) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
         self.queued.iter().map(|(spec, stored)| (*spec, stored.args(&self.arena)))
     }

@@ -1,11 +1,14 @@
-//! Adds whose replies the client does not want (`CLIENT REPLY OFF` and `SKIP`): counted without a value, in lanes if there are many.
+//! Applies adds without a reply (`CLIENT REPLY OFF` and `SKIP`): counted without reading the value,
+//! in lanes under contention.
 //!
-//! In: such an add. Out: nothing that anyone waits for; it is acknowledged by the next reply that leaves on the connection.
+//! In: such an add. Out: no reply; the next reply that leaves on the connection acknowledges it.
 //!
-//! Lanes need a handle of the counter. A connection has one of the counter that it adds to again and again, and of each to which a large part of all the server's writes goes (`hot_keys`), whoever makes them and whatever comes in
-//! between: those are the ones that many wait for.
+//! Lanes need a handle of the counter. A connection holds a handle of a counter that it adds to
+//! repeatedly. It also holds one of each counter with a large share of the server's writes
+//! (`hot_keys`), from any connection and in any order: those are the contended ones.
 //!
-//! Invariant: a reply leaves after everything that was counted before it on this connection is as durable as its namespace asks.
+//! Invariant: a reply leaves only when every earlier add on this connection is as durable as its
+//! namespace requires.
 
 use std::sync::Arc;
 
@@ -15,20 +18,20 @@ use quipu_model::{Command, Name, NameBuf, Reply};
 use crate::hot_keys::HOTTEST_MAX;
 use crate::server_state::ServerState;
 
-/// Most handles of a connection: of the hottest counters, and of one that it adds to again and again.
+/// Most handles of a connection: of the hottest counters, and of one that it adds to repeatedly.
 const HANDLES_MAX: usize = HOTTEST_MAX + 1;
 
-/// What a connection counts to silently.
+/// Counters that a connection adds to without replies.
 #[derive(Default)]
 pub(super) struct UnrepliedAdds {
-    /// The counter of the last add. One that is added to twice in a row is worth a handle.
+    /// Counter of the last add. Two adds in a row make it worth a handle.
     last_name: Option<NameBuf>,
-    /// The oldest is the first.
+    /// Oldest first.
     handles: Vec<CachedHandle>,
-    /// What was told to be hottest, and which telling that was.
+    /// The hottest counters as last read, and the version of that list.
     hottest: Arc<[NameBuf]>,
     hottest_version: u64,
-    /// Something was counted through a handle since the last reply.
+    /// True if an add went through a handle since the last reply.
     unflushed: bool,
 }
 
@@ -38,7 +41,7 @@ struct CachedHandle {
 }
 
 impl UnrepliedAdds {
-    /// Adds; the reply is nobody's.
+    /// Applies an add; the caller drops the reply.
     pub fn add(
         &mut self,
         server: &ServerState,
@@ -60,7 +63,7 @@ impl UnrepliedAdds {
         let cached = &mut self.handles[at];
         Ok(match turn.count(&cached.handle, delta)? {
             AddOutcome::Refused(refusal) => Reply::Refused(refusal),
-            // Once or not at all is what no reply says, too.
+            // Without a reply the client knows no more than: applied once or not at all.
             AddOutcome::Added | AddOutcome::Unknown => {
                 (cached.unflushed, self.unflushed) = (true, true);
                 Reply::Ok
@@ -68,7 +71,7 @@ impl UnrepliedAdds {
         })
     }
 
-    /// Whether it is one of the counters to which most of all writes go.
+    /// Returns true for a counter with a large share of all writes.
     fn is_hot(&mut self, server: &ServerState, name: Name<'_>) -> bool {
         let version = server.hot_keys.hottest_version();
         if version != self.hottest_version {
@@ -77,25 +80,25 @@ impl UnrepliedAdds {
         self.hottest.iter().any(|hot| **hot == *name.bytes())
     }
 
-    /// A handle more, in place of the oldest if there are too many; where it is.
+    /// Opens one more handle, in place of the oldest at the bound; returns its index.
     fn open_handle(&mut self, server: &ServerState, turn: &mut Turn<'_>, name: Name<'_>) -> usize {
         if self.handles.len() == HANDLES_MAX {
             let mut oldest = self.handles.remove(0);
             oldest.flush(turn);
         }
-        // A handle is made under the lock of the counter's shard, which the turn may hold.
+        // Opening a handle locks the counter's shard, which the turn may hold.
         turn.end_run();
         let handle = server.engine.handle(name.bytes()).expect("the length of a name is checked once");
         self.handles.push(CachedHandle { handle, unflushed: false });
         self.handles.len() - 1
     }
 
-    /// Whether the next reply has something to wait for.
+    /// Returns true if the next reply must wait for adds.
     pub fn is_unflushed(&self) -> bool {
         self.unflushed
     }
 
-    /// Makes the replies of this turn wait for what was counted.
+    /// Makes the replies of this turn wait for the adds.
     pub fn flush(&mut self, turn: &mut Turn<'_>) {
         if std::mem::take(&mut self.unflushed) {
             self.handles.iter_mut().for_each(|cached| cached.flush(turn));
@@ -106,7 +109,7 @@ impl UnrepliedAdds {
 impl CachedHandle {
     fn flush(&mut self, turn: &mut Turn<'_>) {
         if std::mem::take(&mut self.unflushed) {
-            // What could not be written down was not acknowledged, either.
+            // A failed write was not acknowledged, either.
             let _ = turn.flush(&self.handle);
         }
     }

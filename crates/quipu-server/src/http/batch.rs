@@ -1,11 +1,13 @@
-//! `POST /v1/batch`: many operations in one request, each with a result of its own.
+//! Serves `POST /v1/batch`: many operations in one request, each with its own result.
 //!
-//! In: a JSON array, or a line for each item (NDJSON). Out: the results, in the same order and form.
+//! In: a JSON array, or a line for each item (NDJSON). Out: the results, in the same order and
+//! format.
 //!
 //! Invariants:
-//! - items are carried out in order, and each is applied or refused by itself: a batch is a way to send many, not a transaction;
-//! - nothing is applied before the whole body was understood: a mistake in any item refuses the request;
-//! - items, bytes, and batches under way have bounds.
+//! - Items run in order, and each is applied or refused by itself: a batch is not a transaction.
+//! - The server applies nothing before it has parsed the whole body: a mistake in any item refuses
+//!   the request.
+//! - Items, bytes and concurrent batches have bounds.
 
 use std::sync::Arc;
 
@@ -28,13 +30,13 @@ use super::request::{self, bad_body, check_name, checked_name};
 use super::token::{self, BodyIdentity, RequestToken};
 use crate::metrics::HttpOperation;
 
-/// Items of one batch: with the longest replies, half a megabyte.
+/// Most items of one batch: with the longest replies, half a megabyte.
 pub(super) const BATCH_ITEMS_MAX: usize = 2_048;
 
-/// Batches under way at once: with their bodies and replies, some 32 MB.
+/// Most concurrent batches: with their bodies and replies, about 32 MB.
 pub(super) const BATCHES_MAX: usize = 16;
 
-/// Items carried out in one turn: what comes after them waits for the next, so that others go first.
+/// Most items in one turn: later ones wait for the next turn, so that other requests run first.
 const TURN_ITEMS_MAX: usize = 256;
 
 /// `POST /v1/batch`
@@ -43,7 +45,7 @@ pub(super) async fn batch(State(state): State<Arc<HttpState>>, request: Request)
     let _timer = state.server.http_latencies.time_all(HttpOperation::Batch);
     request::expect_no_query(&parts)?;
     let token = token::batch_token(&parts.headers)?;
-    // Before the body is read: what waits for a place must not hold memory meanwhile.
+    // Before the body is read: a request that waits for a permit must not hold memory.
     let _permit = state
         .batch_permits
         .try_acquire()
@@ -61,7 +63,7 @@ pub(super) async fn batch(State(state): State<Arc<HttpState>>, request: Request)
         })
         .await?;
         done += part.len();
-        // Whoever is ready goes before the rest of a long batch.
+        // Other ready tasks run before the rest of a long batch.
         tokio::task::yield_now().await;
     }
     batch_format.write_end(&mut results);
@@ -73,7 +75,7 @@ pub(super) async fn batch(State(state): State<Arc<HttpState>>, request: Request)
     Ok(response)
 }
 
-/// How a batch is written, and so its results.
+/// Format of a batch and of its results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BatchFormat {
     Array,
@@ -100,7 +102,7 @@ impl BatchFormat {
     }
 }
 
-/// An item that was understood.
+/// A parsed item.
 struct CheckedItem {
     op: BatchOp,
     name: Vec<u8>,
@@ -150,7 +152,7 @@ impl CheckedItem {
     }
 }
 
-/// The items of a body, and how it is written.
+/// Parses a body into its items and its format.
 fn parse(body: &[u8], token: Option<&RequestToken>) -> Result<(BatchFormat, Vec<CheckedItem>), Problem> {
     let trimmed = body.trim_ascii();
     let (batch_format, raw): (BatchFormat, Vec<&[u8]>) = if trimmed.first() == Some(&b'[') {
@@ -178,13 +180,13 @@ fn parse(body: &[u8], token: Option<&RequestToken>) -> Result<(BatchFormat, Vec<
     Ok((batch_format, items.collect::<Result<_, _>>()?))
 }
 
-/// What became of an item.
+/// Result of an item.
 enum ItemResult {
     Reply(Reply),
     Reading(Reading),
 }
 
-/// Carries out some items and tells each result.
+/// Runs some items and passes on each result.
 async fn run_items(
     state: &HttpState,
     items: &[CheckedItem],
@@ -203,7 +205,7 @@ async fn run_items(
             Ok(StepOutcome::Completed(())) => {}
             Ok(StepOutcome::Loaded(Reply::Refused(refusal))) => outcomes.push(Err(refusal)),
             Ok(StepOutcome::Loaded(reply)) => outcomes.push(Ok(ItemResult::Reply(reply))),
-            // The next item could not be loaded; it alone is refused.
+            // Loading the next item failed; only this item is refused.
             Err(RequestFailure::Refused(refusal)) => outcomes.push(Err(refusal)),
             Err(failure) => return Err(failure),
         }
@@ -227,7 +229,7 @@ fn run_item(turn: &mut Turn<'_>, item: &CheckedItem) -> Result<Result<ItemResult
     })
 }
 
-/// A result is an object with a status, and what the reply or the problem of a single request would have.
+/// Writes a result: an object with a status, and the fields of a single request's reply or problem.
 fn write_result(out: &mut Vec<u8>, item: &CheckedItem, outcome: Result<ItemResult, Refusal>) {
     let name = &item.name;
     match outcome {
@@ -236,7 +238,7 @@ fn write_result(out: &mut Vec<u8>, item: &CheckedItem, outcome: Result<ItemResul
             out.extend_from_slice(b"{\"status\":200,");
             let at = out.len();
             json::write_reading(out, name, &reading);
-            // Its brace is there already.
+            // The result object is already open.
             out.remove(at);
             return;
         }

@@ -1,4 +1,4 @@
-//! Single counters: add, read, reset, delete, and the list of them.
+//! Serves single counters: add, read, reset, delete, and the list of them.
 
 use std::sync::Arc;
 
@@ -18,19 +18,21 @@ use super::request::{self, BODY_BYTES_MAX, Query, bad_body, checked_name};
 use super::token::{BodyIdentity, RequestToken};
 use crate::metrics::{HttpOperation, LatencyTimer};
 
-/// Counters on one page of the list, unless the request says how many.
+/// Default number of counters on one page of the list.
 pub(super) const LIST_LIMIT_DEFAULT: u64 = 100;
 
 /// Most counters on one page.
 pub(super) const LIST_LIMIT_MAX: u64 = 1_000;
 
-/// Names looked at in one step of a walk: with the longest names, every byte of them escaped, some 300 KB of reply.
+/// Names examined in one step of a walk: with the longest names, every byte of them escaped, about
+/// 300 KB of reply.
 const LIST_STEP_NAMES: usize = 100;
 
-/// A page ends when its names have so many bytes; with the step that passes it, a reply stays within 1 MB.
+/// Bytes of names at which a page ends; with the last step, a reply stays within 1 MB.
 const LIST_BYTES_MAX: usize = 64 << 10;
 
-/// Steps for one page. A prefix that hardly anything has is not looked for in all counters at once; the page is then short, or empty, and its cursor goes on.
+/// Most steps for one page. For a rare prefix the server does not search all counters at once. The
+/// page is then short or empty, and its cursor continues.
 const LIST_STEPS_MAX: usize = 64;
 
 /// `POST /v1/counters/{name}/add`
@@ -140,7 +142,8 @@ pub(super) async fn list(State(state): State<Arc<HttpState>>, request: Request) 
     for (name, value) in names.iter().zip(values) {
         match value {
             Some(value) => listed.push((name, Kind::Count, value)),
-            // It is of an approximate kind, or has gone since it was met; then it is not listed.
+            // It is of an approximate kind, or has been removed since the walk found it; then it is
+            // not listed.
             None => {
                 let reading = execute::read_counter(&state.server, checked_name(name), Freshness::Cached).await?;
                 listed.extend(reading.exists.then_some((name, reading.kind, reading.value)));
@@ -156,13 +159,13 @@ pub(super) async fn list(State(state): State<Arc<HttpState>>, request: Request) 
             json::write_total(out, "value", value);
             out.push(b'}');
         }
-        // A string: nobody is to count with it.
+        // A string, since clients must not calculate with it.
         let cursor = if cursor == 0 { "null".to_owned() } else { format!("\"{cursor}\"") };
         out.extend_from_slice(format!("],\"cursor\":{cursor}").as_bytes());
     }))
 }
 
-/// A mutation that has nothing to say but which counter, and under which token.
+/// A mutation without arguments: its counter and its token.
 struct MutationRequest {
     name: Vec<u8>,
     token: Option<RequestToken>,

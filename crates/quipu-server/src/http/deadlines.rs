@@ -1,12 +1,15 @@
-//! The deadlines of a connection: for a request, for its headers, and for a client to read.
+//! Enforces the deadlines of a connection: for a request, for its headers, and for reading a reply.
 //!
-//! In: what its socket hears, and word from its service of when a request is being answered. Out: whether the client has taken too long.
+//! In: reads of the socket, and the begin and end of each response. Out: the decision that the
+//! client is late.
 //!
 //! Invariants:
-//! - the first request comes, whole, within the time for headers; a later one may be waited for longer, but once it has begun its headers have that time, too;
-//! - while a request is answered nothing is asked of the client but that it takes some of the reply within each bound of time.
+//! - The first request arrives, with all headers, within the header time. A later one may wait
+//!   longer, but its headers have the same time from its first byte.
+//! - During a response the client must only read part of it within each write time.
 //!
-//! hyper has a bound of its own for headers, but it runs from the end of the last reply: it could not tell a pool's idle connection from a client that sends one byte now and then.
+//! hyper's own header deadline runs from the end of the last reply. It cannot distinguish a pool's
+//! idle connection from a client that sends one byte at a time.
 //!
 //! Not here: the time for a body (`request`).
 
@@ -24,20 +27,20 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::socket_writer::SocketWriter;
 use crate::Limits;
 
-/// What has happened on a connection. All of it happens in one task; the atomics are for the type system.
+/// Traffic counts of a connection. One task updates them; they are atomic only for the type system.
 #[derive(Clone, Default)]
 pub(super) struct Traffic(Arc<TrafficCounts>);
 
 #[derive(Default)]
 struct TrafficCounts {
-    /// Reads that brought something.
+    /// Reads that returned bytes.
     reads: AtomicU64,
-    /// Requests whose answering has begun, and has ended.
+    /// Responses begun, and ended.
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// Held while a request is being answered, to the last byte of the reply.
+/// Held while a response is in flight, to the last byte of the reply.
 pub(super) struct ResponseInFlight(Traffic);
 
 impl Traffic {
@@ -53,11 +56,11 @@ impl Drop for ResponseInFlight {
     }
 }
 
-/// How long the client is waited for.
+/// Deadlines on the client's next bytes.
 pub(super) struct Deadlines {
     traffic: Traffic,
     phase: Phase,
-    /// What had happened when this was last looked at.
+    /// Counts at the last check.
     reads: u64,
     begun: u64,
     header_time_max: Duration,
@@ -65,7 +68,7 @@ pub(super) struct Deadlines {
     timer: LazyTimer,
 }
 
-/// What the client is waited for.
+/// State of the wait for the client.
 #[derive(Clone, Copy)]
 enum Phase {
     /// Its first request.
@@ -74,7 +77,7 @@ enum Phase {
     Idle(Instant),
     /// The rest of the headers.
     Headers(Instant),
-    /// Nothing: a request is being answered.
+    /// No wait: a response is in flight.
     Responding,
 }
 
@@ -91,14 +94,15 @@ impl Deadlines {
         }
     }
 
-    /// Whether the client has taken too long; if not, the task is woken when it may have. To be asked whenever the connection has nothing more to do.
+    /// Returns true if the client is late; else the task is woken when it may be. The caller checks
+    /// this whenever the connection has no other work.
     pub fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         let TrafficCounts { reads, begun, ended } = &*self.traffic.0;
         let (reads, begun) = (reads.load(Ordering::Relaxed), begun.load(Ordering::Relaxed));
         let is_responding = begun != ended.load(Ordering::Relaxed);
         self.phase = match self.phase {
             _ if is_responding => Phase::Responding,
-            // An answer may have begun and ended since.
+            // A response may have begun and ended since the last check.
             _ if begun != self.begun => Phase::Idle(Instant::now()),
             Phase::Responding => Phase::Idle(Instant::now()),
             Phase::Idle(_) if reads != self.reads => Phase::Headers(Instant::now()),
@@ -114,11 +118,11 @@ impl Deadlines {
     }
 }
 
-/// How long a client may take nothing of what there is to take.
+/// Bound on the time in which a client reads nothing of a reply.
 pub(super) struct WriteTimeout {
     write_time_max: Duration,
     timer: LazyTimer,
-    /// Since when it has taken nothing, if there is something to take.
+    /// Start of the blocked write, if there is one.
     blocked_since: Option<Instant>,
 }
 
@@ -127,7 +131,7 @@ impl WriteTimeout {
         WriteTimeout { write_time_max, timer: LazyTimer::default(), blocked_since: None }
     }
 
-    /// What was written, or an error if the client has taken nothing for too long.
+    /// Passes on a write's result, or an error if the client has read nothing for too long.
     pub fn check_progress<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.blocked_since = None;
@@ -141,7 +145,7 @@ impl WriteTimeout {
     }
 }
 
-/// The socket as hyper sees it, which fails when its client does not read.
+/// The socket for hyper; writes fail if the client does not read.
 pub(super) struct TimedStream {
     read_half: OwnedReadHalf,
     writer: Arc<SocketWriter>,
@@ -200,12 +204,13 @@ impl AsyncWrite for TimedStream {
     }
 }
 
-/// A timer that is set back lazily: a deadline that moves later, as it does with every request, costs nothing until the old one has come.
+/// A timer with lazy resets: moving the deadline later, as every request does, costs nothing until
+/// the old one expires.
 #[derive(Default)]
 struct LazyTimer(Option<Pin<Box<Sleep>>>);
 
 impl LazyTimer {
-    /// Whether the deadline is over; if not, the task is woken when it may be.
+    /// Returns true if the deadline has passed; else the task is woken when it may have.
     fn is_over(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
         let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if sleep.deadline() > deadline {

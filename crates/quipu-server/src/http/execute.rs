@@ -1,11 +1,13 @@
-//! Asks the engine, as every door does: admitted, applied, committed, then answered.
+//! Executes commands on the engine, in the same steps as RESP: admitted, applied, committed,
+//! replied.
 //!
-//! In: a command. Out: its reply, once that may be told.
+//! In: a command. Out: its reply, once its content is durable.
 //!
 //! Invariants:
-//! - no reply leaves before what it includes is as durable as its namespace asks; adds of many connections ride the same commit;
-//! - a request that needs counters at rest, or rows of a shared store, waits alone;
-//! - a turn lives within one step, never across a wait.
+//! - No reply leaves before its content is as durable as its namespace requires. Adds of many
+//!   connections share one commit.
+//! - A request that needs evicted counters, or rows of a shared store, waits alone.
+//! - A turn lives within one step, never across an await.
 
 use quipu_engine::{Load, LoadOutcome, Turn, Wait};
 use quipu_model::{Command, Freshness, Name, Reading, Reply};
@@ -14,12 +16,12 @@ use super::problem::RequestFailure;
 use super::token::RequestToken;
 use crate::server_state::ServerState;
 
-/// Carries out a command.
+/// Executes a command.
 pub(super) async fn execute_command(server: &ServerState, command: &Command<'_>) -> Result<Reply, RequestFailure> {
     execute_once(server, None, command).await
 }
 
-/// Carries out a mutation, once however often it is asked for if it has a token.
+/// Executes a mutation; with a token once, however many retries.
 pub(super) async fn execute_once(
     server: &ServerState,
     token: Option<&RequestToken>,
@@ -34,7 +36,7 @@ pub(super) async fn execute_once(
     }
 }
 
-/// Runs a command, under its token if it has one.
+/// Runs a command in a turn, under its token if it has one.
 pub(super) fn run_in_turn(
     turn: &mut Turn<'_>,
     token: Option<&RequestToken>,
@@ -58,15 +60,15 @@ pub(super) async fn read_counter(
     }
 }
 
-/// How a step came to its end.
+/// End of a step.
 pub(super) enum StepOutcome<T> {
-    /// In a turn.
+    /// Completed in a turn.
     Completed(T),
-    /// By what was loaded for it.
+    /// Replied by the load.
     Loaded(Reply),
 }
 
-/// Takes turns until a step needs nothing more, and commits.
+/// Takes turns until a step needs no more loads, and commits.
 pub(super) async fn run_with_loads<T>(
     server: &ServerState,
     mut step: impl FnMut(&mut Turn<'_>) -> Result<T, Load>,
@@ -88,12 +90,13 @@ pub(super) async fn run_with_loads<T>(
             }
             Err(load) => load,
         };
-        // What the step has done before it found something missing is told later, by whoever asked for it.
+        // The step may have applied something before the missing load; a later reply reports it.
         commit(server, wait).await?;
         match server.engine.load(load).await {
             LoadOutcome::Retry => {}
             LoadOutcome::Fetched(at) => {
-                // What was fetched the first time stays fresh enough, or several counters would never be fresh at once.
+                // The first fetched rows stay fresh enough; otherwise several counters would never
+                // be fresh at once.
                 rows_since.get_or_insert(at);
             }
             LoadOutcome::Refused(refusal) => return Err(refusal.into()),
@@ -108,7 +111,7 @@ pub(super) async fn run_with_loads<T>(
 
 async fn commit(server: &ServerState, wait: Wait) -> Result<(), RequestFailure> {
     if wait != Wait::default() {
-        // Whoever else is ready applies first, so that one commit serves all.
+        // Other ready tasks apply first, so that one commit serves all.
         tokio::task::yield_now().await;
         server.engine.commit_until(wait).await.map_err(|_| RequestFailure::OutcomeUnknown)?;
     }

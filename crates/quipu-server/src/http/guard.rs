@@ -1,18 +1,20 @@
-//! Which requests are served.
+//! Decides which requests are served.
 //!
-//! In: the head of a request. Out: whether it is served; its body has not been read yet.
+//! In: the head of a request. Out: the decision. The body has not been read yet.
 //!
 //! Invariants:
-//! - with a password, only the public routes are served without it;
-//! - without one, a request is served only under `localhost`, an IP address or a name of `http_hosts`. A page that points its
-//!   own name at this server (DNS rebinding) has that name in `Host`, which it cannot change;
-//! - a page of another origin changes nothing. There is no CORS, but that only keeps the reply from the page: by then the
-//!   change would be done;
-//! - without a password, a page of another origin does not even cause a read: how long the reply takes, or whether it is
-//!   an error, tells a page about what it cannot see.
+//! - If a password is set, only the public routes are served without it.
+//! - If none is set, a request is served only under `localhost`, an IP address or a name of
+//!   `http_hosts`. A page that points its own name at this server (DNS rebinding) has that name in
+//!   `Host`, which it cannot change.
+//! - A page of another origin changes nothing. The missing CORS headers would only hide the reply
+//!   from the page, after the change.
+//! - Without a password, a page of another origin does not even cause a read. The reply's timing,
+//!   or an error, would tell the page about data that it cannot see.
 //!
-//! `Host`, `Origin` and `Sec-Fetch-*` are the headers that a browser writes itself, whatever the page says. `Referer`,
-//! `X-Forwarded-*`, `Forwarded` and `BodyContent-Type` decide nothing: a page leaves out or chooses them, and a client sends any.
+//! Browsers write `Host`, `Origin` and `Sec-Fetch-*` themselves; a page cannot set them. `Referer`,
+//! `X-Forwarded-*`, `Forwarded` and `Content-Type` decide nothing: a page omits or chooses them,
+//! and a client sends any.
 
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderValue, Method, Request, Version};
@@ -22,20 +24,20 @@ use super::reason;
 use super::routes;
 use crate::server_state::ServerState;
 
-/// Where the page is that sent the request, as a browser says: `same-origin`, `same-site`, `cross-site`, or `none` for a
-/// request of the user. Browsers send it to addresses that they trust; loopback is one.
+/// Relation of the sending page to this server: `same-origin`, `same-site`, `cross-site`, or `none`
+/// for a request of the user. Browsers send it to addresses that they trust; loopback is one.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What the request is for: `navigate` opens a page.
+/// Mode of the request: `navigate` opens a page.
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-/// Where its reply goes: `document` is a window of its own, not a frame.
+/// Destination of the reply: `document` is a window of its own, not a frame.
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Longest host that an error repeats: no name of DNS is longer.
+/// Longest host that an error repeats: no DNS name is longer.
 const HOST_SHOWN_BYTES_MAX: usize = 253;
 
-/// Serves a request, or says why not.
+/// Accepts a request, or returns the problem.
 pub(super) fn check_request<B>(server: &ServerState, request: &Request<B>) -> Result<(), Problem> {
     let authority = authority(request)?;
     match &server.password {
@@ -46,14 +48,14 @@ pub(super) fn check_request<B>(server: &ServerState, request: &Request<B>) -> Re
                 return Err(Problem::new(reason::UNAUTHORIZED, detail));
             }
         }
-        // To know the password is to be let in, under whatever name.
+        // The password admits a client under any name.
         Some(_) => {}
         None => check_host(server, authority)?,
     }
     check_origin(request, authority, server.password.is_some())
 }
 
-/// The `host[:port]` that a request names: once, or not at all in HTTP/1.0.
+/// The request's `host[:port]`: given once, or not at all in HTTP/1.0.
 fn authority<B>(request: &Request<B>) -> Result<Option<&[u8]>, Problem> {
     let wrong = |detail: &str| Err(Problem::new(reason::BAD_HOST, format!("{detail}; nothing was applied")));
     let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
@@ -69,7 +71,7 @@ fn authority<B>(request: &Request<B>) -> Result<Option<&[u8]>, Problem> {
     }
 }
 
-/// Refuses names by which a page elsewhere may have reached this server.
+/// Refuses names through which a foreign page may have reached this server.
 fn check_host(server: &ServerState, authority: Option<&[u8]>) -> Result<(), Problem> {
     let Some(authority) = authority else { return Ok(()) };
     if server.http_hosts.serves(authority) {
@@ -88,7 +90,7 @@ fn check_host(server: &ServerState, authority: Option<&[u8]>) -> Result<(), Prob
     ))
 }
 
-/// Refuses what a page of another origin has sent: changes always, reads where there is no password.
+/// Refuses requests of pages of another origin: changes always, reads if no password is set.
 fn check_origin<B>(request: &Request<B>, authority: Option<&[u8]>, has_password: bool) -> Result<(), Problem> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     if is_read && has_password {
@@ -110,7 +112,8 @@ fn check_origin<B>(request: &Request<B>, authority: Option<&[u8]>, has_password:
     Err(Problem::new(reason::CROSS_ORIGIN, detail))
 }
 
-/// Whether the user follows a link: the reply is a page of its own then, which the page with the link cannot look into.
+/// Returns true if the user follows a link. The reply is then a page of its own, which the linking
+/// page cannot read.
 fn opens_window<B>(request: &Request<B>) -> bool {
     let header_is = |name: HeaderName, word: &str| request.headers().get(name).is_some_and(|value| value == word);
     header_is(SEC_FETCH_MODE, "navigate") && header_is(SEC_FETCH_DEST, "document")

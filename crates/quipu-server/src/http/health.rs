@@ -1,4 +1,4 @@
-//! Whether the server is well, and whether it can do all that is asked of it.
+//! Serves the health checks: liveness and readiness.
 
 use std::sync::Arc;
 
@@ -13,12 +13,13 @@ use super::problem::Problem;
 use super::reason;
 use super::request::Query;
 
-/// `GET /healthz`: a journal that failed has ended the process, so whoever can answer is well.
+/// `GET /healthz`: a failed journal ends the process, so a server that replies is live.
 pub(super) async fn healthz() -> Response {
     text("ok\n")
 }
 
-/// `GET /readyz`: whether reads and writes are taken, or why not. A node counts without its store, so only `?store=required` asks for that.
+/// `GET /readyz`: ready for reads and writes, or the reason why not. A node counts without its
+/// store, so only `?store=required` checks the store.
 pub(super) async fn readyz(State(state): State<Arc<HttpState>>, uri: Uri) -> Result<Response, Problem> {
     let engine = &state.server.engine;
     let mut query = Query::from_uri(&uri)?;
@@ -43,7 +44,7 @@ pub(super) async fn readyz(State(state): State<Arc<HttpState>>, uri: Uri) -> Res
     }
 }
 
-/// Why the shared store cannot be used, if it cannot.
+/// Reason why the shared store is unusable, if it is.
 fn store_problem(state: &HttpState) -> Option<String> {
     let store = state.server.store.as_deref().unwrap_or("");
     let Some(sharing) = state.server.engine.sharing() else {

@@ -1,4 +1,4 @@
-//! `GET /v1/hot`: the counters that are asked for most often.
+//! Serves `GET /v1/hot`: the hottest counters.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::problem::RequestFailure;
 use super::request::Query;
 use crate::hot_keys::{HOT_NAMES_MAX, HotKey, SAMPLE};
 
-/// Counters of each list, unless the request says how many.
+/// Default number of counters in each list.
 const COUNT_DEFAULT: u64 = 10;
 
 /// `GET /v1/hot`

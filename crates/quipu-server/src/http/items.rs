@@ -1,4 +1,4 @@
-//! Counters that tell items apart: how often each came, and which came most often.
+//! Reads item counters: item frequencies and top lists.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use super::reason;
 use super::request::{self, Query, checked_name};
 use crate::metrics::HttpOperation;
 
-/// Most items of one request: they have to fit its head.
+/// Most items of one request: they have to fit the request head.
 pub(super) const ITEMS_MAX: usize = 64;
 
-/// Rows of a list, unless the request says how many.
+/// Default number of rows in a list.
 const TOP_DEFAULT: u64 = 10;
 
 /// `GET /v1/counters/{name}/frequency`
@@ -40,7 +40,7 @@ pub(super) async fn frequency(
     let command = SketchCommand::ReadItems { name: checked_name(&name), items: asked, dialect: Dialect::Native };
     let Frequencies { rows, total, error } = match execute_sketch(&state, command).await? {
         Some(Reply::Frequencies(frequencies)) => frequencies,
-        // Nothing has come to a counter that does not exist.
+        // An absent counter has counted no items.
         None => Frequencies { rows: vec![Frequency { at_most: 0, typical: 0 }; items.len()], total: 0, error: 0 },
         Some(other) => unreachable!("reading items replies with frequencies, not {other:?}"),
     };
@@ -101,7 +101,7 @@ pub(super) fn write_item(out: &mut Vec<u8>, item: &[u8]) {
     json::write_bytes(out, "item", item);
 }
 
-/// What a counter says; `None` if it does not exist.
+/// Executes a sketch command; `None` if the counter does not exist.
 async fn execute_sketch(state: &HttpState, command: SketchCommand<'_>) -> Result<Option<Reply>, RequestFailure> {
     match execute::execute_command(&state.server, &Command::Sketch(command)).await {
         Ok(reply) => Ok(Some(reply)),
@@ -110,7 +110,7 @@ async fn execute_sketch(state: &HttpState, command: SketchCommand<'_>) -> Result
     }
 }
 
-/// Beyond this nobody has counted anything.
+/// Converts a count; no real count exceeds `i64::MAX`.
 fn saturate_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! `GET /metrics`
+//! Serves `GET /metrics`.
 
 use std::sync::Arc;
 

@@ -1,21 +1,23 @@
-//! The HTTP door: counters as JSON, for whoever speaks HTTP.
+//! Serves HTTP: counters as JSON.
 //!
-//! In: HTTP/1 requests, on connections that are kept. Out: readings, replies, events, metrics; or a problem as RFC 9457 writes it.
+//! In: HTTP/1 requests, on persistent connections. Out: readings, replies, events, metrics; or a
+//! problem in the format of RFC 9457.
 //!
 //! ```text
-//! accept ─► pace (deadlines) ─► hyper ─► guard ─► routes (axum) ─► counters │ batch │ watch │ namespaces │ metrics
-//!                      │                                 │                   │      └─► ask ─► Turn ─► Engine
-//!                      │                                 └─► problem         │
-//!                      └─► line (the socket) ◄─────── events, past hyper ────┘
+//! accept ─► TimedStream ─► hyper ─► guard ─► routes ─► counters │ batch │ watch │ namespaces │ metrics
+//!                │                             │                            │      └─► execute ─► Turn ─► Engine
+//!                │                             └─► problem                  │
+//!                └─► SocketWriter ◄────────────── events, past hyper ───────┘
 //! ```
 //!
 //! Invariants:
-//! - connections, headers, bodies, batches and watchers have bounds in number, size and time;
-//! - one request of a connection is answered at a time, so there are no more under way than there are connections;
-//! - what is not HTTP is answered 400 by hyper and closed;
-//! - a reply to a mutation means what it means on every door: see `execute`.
+//! - Connections, headers, bodies, batches and watchers have bounds in number, size and time.
+//! - A connection has one request in flight, so requests never outnumber connections.
+//! - hyper answers malformed HTTP with 400 and closes.
+//! - A reply to a mutation has the same meaning in both protocols: see `execute`.
 //!
-//! Not here: what bodies and names mean (`quipu_protocol::json`), what commands do (`quipu-engine`).
+//! Not here: parsing of bodies and names (`quipu_protocol::json`), execution of commands
+//! (`quipu-engine`).
 
 mod batch;
 mod counters;
@@ -71,31 +73,31 @@ use crate::process::WORKER_THREAD_PREFIX;
 use crate::server::{ACCEPT_PAUSE, configure_socket};
 use crate::server_state::{ServerState, add_stat};
 
-/// Request line and headers together. The longest name takes 1.5 KB in a path; the rest is for proxies and their cookies. It is also all that is listened to before
-/// the password.
+/// Most bytes of request line and headers together. The longest name takes 1.5 KB in a path; the
+/// rest is for proxies and their cookies. Before authentication the server reads no more than this.
 const HEADERS_BYTES_MAX: usize = 16 << 10;
 
-/// Headers of one request.
+/// Most headers of one request.
 const HEADERS_MAX: usize = 64;
 
-/// The thread that serves HTTP, apart from the workers, so that neither waits for the other.
+/// The thread that serves HTTP, separate from the workers, so that neither waits for the other.
 pub(crate) struct Http {
     pub ended: oneshot::Receiver<()>,
     pub thread: JoinHandle<()>,
 }
 
-/// What all requests share.
+/// State that all requests share.
 struct HttpState {
     server: Arc<ServerState>,
-    /// Places for batches under way.
+    /// Permits for concurrent batches.
     batch_permits: Semaphore,
     watches: watch::WatchRegistry,
-    /// The place for a change of a namespace under way.
+    /// Permit for the one change of a namespace at a time.
     change_permit: Arc<Semaphore>,
 }
 
 impl Http {
-    /// Starts the door.
+    /// Starts the HTTP listener.
     pub fn start(
         listener: std::net::TcpListener,
         server: Arc<ServerState>,
@@ -107,7 +109,7 @@ impl Http {
             let _entered = runtime.enter();
             TcpListener::from_std(listener)?
         };
-        // Named as a worker, because it takes turns: a panic in the middle of one ends the process.
+        // Has a worker's name because it takes turns: a panic during a turn ends the process.
         let thread = std::thread::Builder::new().name(format!("{WORKER_THREAD_PREFIX}http")).spawn(move || {
             LocalSet::new().block_on(&runtime, accept(listener, server, shutdown));
             let _ = end.send(());
@@ -134,12 +136,12 @@ async fn accept(listener: TcpListener, server: Arc<ServerState>, mut stopped: wa
             () = &mut watch_loop => {}
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else {
-                    // Whatever keeps it from accepting is not over at once.
+                    // The cause of a failed accept lasts a while.
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 };
                 add_stat(&server.stats.http_connections, 1);
-                // Without a place the connection is closed at once.
+                // Without a permit the connection is closed at once.
                 let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
                     add_stat(&server.stats.http_connections_refused, 1);
                     tokio::task::yield_now().await;
@@ -160,7 +162,7 @@ async fn accept(listener: TcpListener, server: Arc<ServerState>, mut stopped: wa
     drop(listener);
     state.watches.end();
     shutdown.trigger();
-    // A stop does not wait for those who do not read.
+    // A shutdown does not wait for clients that do not read.
     let _ = timeout(server.limits.drain_time_max, async { while connections.join_next().await.is_some() {} }).await;
 }
 
@@ -186,7 +188,8 @@ async fn serve(
         }
     });
     let connection = http1::Builder::new()
-        // Deadlines are `deadlines`'s; hyper's needs a timer and is silently off without one.
+        // `deadlines` replaces hyper's own deadline, which needs a timer and is silently off
+        // without one.
         .header_read_timeout(None)
         .max_buf_size(HEADERS_BYTES_MAX)
         .max_headers(HEADERS_MAX)
@@ -197,7 +200,7 @@ async fn serve(
             is_stopping = true;
             connection.as_mut().graceful_shutdown();
         }
-        // Errors are the client's; it has been told what can be told.
+        // Errors are the client's; hyper has already replied where it could.
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -211,7 +214,7 @@ async fn serve(
     .await;
 }
 
-/// There is no reply; the connection is closed.
+/// The server sends no reply and closes the connection.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody can say what became of the request")]
 struct NoResponse;
@@ -236,7 +239,7 @@ async fn respond(
     Ok(response.map(|body| TrackedBody { body, _in_flight: in_flight }))
 }
 
-/// A reply that is under way.
+/// Body of a reply that is in flight.
 struct TrackedBody {
     body: Body,
     _in_flight: ResponseInFlight,

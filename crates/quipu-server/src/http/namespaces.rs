@@ -1,10 +1,13 @@
-//! Namespaces: what is in force in each, where it came from, and how it is changed at run time.
+//! Reads and changes the settings of namespaces at run time.
 //!
-//! In: the name of a namespace, and what is to be said of it. Out: everything that holds there, each with its origin; or every mistake.
+//! In: the name of a namespace, and new settings. Out: all settings in force, each with its origin;
+//! or every mistake.
 //!
 //! Invariants:
-//! - a reply to a change means that it is durable and in force; a problem means that nothing was changed;
-//! - changes go one after the other, on a thread of their own: what waits for a seal keeps nobody else waiting.
+//! - A reply to a change means that it is durable and in force. A problem means that nothing
+//!   changed.
+//! - Changes run one at a time, on a thread of their own: a change waits for a seal, and other
+//!   requests must not.
 
 use std::sync::Arc;
 
@@ -25,7 +28,7 @@ use super::request::{self, BODY_BYTES_MAX, bad_body, expect_no_query};
 use crate::Origins;
 use crate::server_state::ServerState;
 
-/// Where a value came from that nobody has chosen.
+/// Origin of a default value.
 const DEFAULT: &str = "default";
 
 /// `GET /v1/namespaces`
@@ -47,7 +50,8 @@ pub(super) async fn list(State(state): State<Arc<HttpState>>, request: Request) 
     Ok(json_response(out))
 }
 
-/// `GET /v1/namespaces/{name}`: also of one of which nothing was said; what the server says holds there.
+/// `GET /v1/namespaces/{name}`: also for a namespace without settings; the server's settings apply
+/// there.
 pub(super) async fn show(State(state): State<Arc<HttpState>>, request: Request) -> Result<Response, RequestFailure> {
     let (parts, _) = request.into_parts();
     let name = namespace_name(&parts.uri)?;
@@ -70,14 +74,15 @@ pub(super) async fn put(State(state): State<Arc<HttpState>>, request: Request) -
         mistakes.extend(others.into_iter().map(|text| Mistake { key: None, text }));
         return Err(mistakes_problem(mistakes).into());
     }
-    // Kept until it is done, also if nobody waits for it any more: so there is one thread at most.
+    // The thread holds the permit to its end, even after the client has gone: so at most one thread
+    // runs.
     let permit = Arc::clone(&state.change_permit).acquire_owned().await.map_err(|_| RequestFailure::OutcomeUnknown)?;
     let (sender, receiver) = oneshot::channel();
     let (engine, namespace) = (state.server.engine.clone(), name.clone());
     let work = move || {
         let done = apply_settings(&engine, &namespace, settings);
         drop((engine, permit));
-        // Nobody listens if the client has gone.
+        // The send fails if the client has gone.
         let _ = sender.send(done);
     };
     if let Err(error) = std::thread::Builder::new().name("quipu-namespace".to_owned()).spawn(work) {
@@ -93,7 +98,7 @@ fn apply_settings(engine: &Engine, name: &[u8], settings: Namespace) -> Result<(
             mistakes_problem(mistakes.into_iter().map(|text| Mistake { key: None, text }).collect()).into()
         }
         PutNamespaceError::Refused(refusal) => refusal.into(),
-        // Whether it was written down will be known after the next start.
+        // The next start decides if the change was written.
         _ => RequestFailure::OutcomeUnknown,
     })
 }
@@ -105,7 +110,7 @@ fn mistakes_problem(mistakes: Vec<Mistake>) -> Problem {
     Problem { mistakes, ..Problem::new(reason::BAD_SETTINGS, detail) }
 }
 
-/// The namespace that a path names.
+/// Reads the namespace name in a path.
 fn namespace_name(uri: &Uri) -> Result<Vec<u8>, Problem> {
     let segment = uri.path().split('/').nth(3).unwrap_or_default();
     json::percent_decode(segment)
@@ -119,7 +124,7 @@ fn namespace_response(server: &ServerState, name: &[u8]) -> Response {
     json_response(out)
 }
 
-/// Writes what is in force in a namespace.
+/// Writes the settings in force in a namespace.
 fn write(out: &mut Vec<u8>, server: &ServerState, name: &[u8]) {
     let (policies, options) = (server.engine.policies(), server.engine.options());
     let put = policies.runtime_settings().get(name);
@@ -146,7 +151,7 @@ fn write(out: &mut Vec<u8>, server: &ServerState, name: &[u8]) {
     );
 }
 
-/// What holds where nothing was said.
+/// Settings that apply where a namespace has none.
 fn server_defaults(engine: &Engine) -> Namespace {
     let options = engine.options();
     Namespace {

@@ -1,9 +1,10 @@
-//! `POST /v1/counters/{name}/observe`: items, for a counter of any approximate kind.
+//! Serves `POST /v1/counters/{name}/observe`: counts items in a counter of any approximate kind.
 //!
-//! In: items, each with how often it came. Out: what the counter's kind says to that.
+//! In: items with their counts. Out: the reply of the counter's kind.
 //!
-//! Which kind is meant is what the body says, or else what the namespace is for, or else what the counter is; a new counter of which nobody says anything counts different items. A retry under a token
-//! comes to the same kind, since the counter was made of it.
+//! The kind comes from the body, else from the namespace, else from the existing counter. Without
+//! any of these, a new counter counts unique items. A retry under a token resolves to the same
+//! kind, since the first attempt created the counter.
 
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ pub(super) async fn observe(State(state): State<Arc<HttpState>>, request: Reques
     }))
 }
 
-/// Of which kind a counter is, or will be where the request does not say it.
+/// Kind of the counter, or of the counter to create, where the request gives none.
 async fn kind_of(state: &HttpState, name: Name<'_>) -> Result<Kind, RequestFailure> {
     let given = state.server.engine.policies().policy(name).kind;
     if let Some(kind) = given {

@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: the table of routes, as OpenAPI 3.1 writes it.
+//! Serves `GET /openapi.json`: the table of routes as OpenAPI 3.1.
 //!
 //! In: `routes::ROUTES` and the schemas below. Out: one document, the same for every request.
 
@@ -11,7 +11,7 @@ use super::problem::TYPE_PREFIX;
 use super::reason;
 use super::routes::{BodyContent, Parameter, ROUTES, Route};
 
-/// Reasons that any route may have.
+/// Problem types of every route.
 const EVERYWHERE: &[&ProblemType] =
     &[reason::BAD_HOST, reason::BAD_QUERY, reason::UNAUTHORIZED, reason::CROSS_ORIGIN, reason::MISDIRECTED];
 
@@ -20,7 +20,7 @@ pub(super) async fn openapi() -> Response {
     json_response(page().into_bytes())
 }
 
-/// The whole document, as text.
+/// Generates the whole document as text.
 pub fn page() -> String {
     let mut page = serde_json::to_string_pretty(&document()).expect("a document of plain values can be written");
     page.push('\n');
@@ -57,7 +57,7 @@ fn operation(route: &Route) -> Value {
         "operationId": route.operation,
         "summary": route.summary,
         "responses": responses(route),
-        // Either is enough: a server without a password asks for none.
+        // Either alternative suffices: a server without a password requires none.
         "security": if route.public { json!([]) } else { json!([{}, {"password": []}]) },
     });
     if !route.description.is_empty() {
@@ -139,7 +139,7 @@ fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).expect("examples and schemas of the table are JSON")
 }
 
-/// Everything that a body may be.
+/// Schemas of all bodies.
 fn schemas() -> Value {
     let total = json!({
         "description": "A whole number; beyond 2^53 a string of it.",
@@ -295,7 +295,7 @@ fn schemas() -> Value {
     })
 }
 
-/// What may be said of a namespace.
+/// Schema of a namespace's settings.
 fn settings() -> Value {
     let property = |key: &NamespaceKey| {
         let mut schema = match key.form {
@@ -312,7 +312,7 @@ fn settings() -> Value {
     closed(&[], NAMESPACE_KEYS.iter().map(property).collect::<Map<_, _>>().into())
 }
 
-/// What is in force in a namespace.
+/// Schema of the settings in force in a namespace.
 fn namespace(name: &Value, encoded: &Value) -> Value {
     let setting = object(
         &["value", "from"],
@@ -338,7 +338,7 @@ fn object(required: &[&str], properties: Value) -> Value {
     json!({"type": "object", "required": required, "properties": properties})
 }
 
-/// An object in which nothing else is understood.
+/// Schema of an object without other keys.
 fn closed(required: &[&str], properties: Value) -> Value {
     let mut object = object(required, properties);
     object["additionalProperties"] = false.into();

@@ -1,10 +1,11 @@
-//! Refusals, as RFC 9457 writes them.
+//! Writes refusals as problems, in the format of RFC 9457.
 //!
-//! In: why something was not done. Out: a status, headers, and a body that says so to programs and to people.
+//! In: the reason of a refusal. Out: a status, headers, and a body for programs and people.
 //!
 //! Invariants:
-//! - a problem means that nothing was applied;
-//! - status, type, title and the time after which to try again are the problem type's: `quipu-model/src/reason.rs`, `http/reason.rs`.
+//! - A problem means that nothing was applied.
+//! - The problem type sets status, type, title and retry time: `quipu-model/src/reason.rs`,
+//!   `http/reason.rs`.
 
 use axum::body::Body;
 use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -15,24 +16,24 @@ use quipu_protocol::json;
 
 use super::reason;
 
-/// What every type of a problem begins with; the reason's word follows.
+/// Prefix of every problem type; the reason's name follows.
 pub(crate) const TYPE_PREFIX: &str = "urn:quipu:problem:";
 
-/// Why something was not done, in this case.
+/// A problem: its type and the details of this case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
     pub reason: &'static ProblemType,
     pub detail: String,
-    /// The methods that are offered, if the problem is the method.
+    /// Allowed methods, if the method is the problem.
     pub allow: Option<HeaderValue>,
-    /// All that is wrong, if it may be more than one thing.
+    /// All mistakes, if there may be several.
     pub mistakes: Vec<Mistake>,
 }
 
-/// One of several things that are wrong with a body.
+/// One of several mistakes in a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mistake {
-    /// With which key of it, if it is one's.
+    /// Key with the mistake, if it concerns one key.
     pub key: Option<String>,
     pub text: String,
 }
@@ -55,7 +56,7 @@ impl Problem {
             json::write_string(out, text);
             if let Some(key) = key {
                 out.extend_from_slice(b",\"pointer\":");
-                // As RFC 6901 writes a key.
+                // A key as an RFC 6901 pointer.
                 json::write_string(out, &format!("#/{}", key.replace('~', "~0").replace('/', "~1")));
             }
             out.push(b'}');
@@ -79,7 +80,7 @@ impl IntoResponse for Problem {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() =
             StatusCode::from_u16(self.reason.status).expect("the table has statuses between 400 and 599");
-        // Whoever counts the problems finds the reason here.
+        // The metrics read the reason here.
         response.extensions_mut().insert(self.reason);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -92,7 +93,7 @@ impl IntoResponse for Problem {
         if self.reason == reason::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"quipu\""));
         }
-        // What is left of the body is not worth waiting for.
+        // The server closes instead of waiting for the rest of the body.
         let closing = [
             reason::BAD_HOST,
             reason::UNAUTHORIZED,
@@ -108,14 +109,15 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Why there is no proper reply.
+/// Reason why there is no regular reply.
 #[derive(Debug)]
 pub(super) enum RequestFailure {
     /// Nothing was applied.
     Problem(Problem),
-    /// The same, by the engine.
+    /// The engine refused; nothing was applied.
     Refused(Refusal),
-    /// Nobody can say whether it was applied: any reply would say that it was, or that it was not. The connection is closed without one.
+    /// Outcome unknown: applied once or not at all. Any reply would claim one or the other, so the
+    /// connection closes without a reply.
     OutcomeUnknown,
 }
 
@@ -177,7 +179,7 @@ mod tests {
         assert_eq!(words.len(), reason::COUNT, "a word is used once");
     }
 
-    /// What both protocols say of a refusal; RESP, where it differs by command, once for each.
+    /// Texts of a refusal in both protocols; RESP once per command where it differs.
     fn golden(refusal: Refusal) -> String {
         let mut text = refusal.reason().name.to_owned();
         let mut lines: Vec<Vec<u8>> = Vec::new();

@@ -1,11 +1,12 @@
-//! The problem types of HTTP: those of refusals, and those that only a request over HTTP can have.
+//! Defines the problem types of HTTP: those of refusals, and those that only HTTP requests can
+//! have.
 
 pub use quipu_model::reason::problem_types::*;
 
 use quipu_model::reason::problem_types::ALL as OF_REFUSALS;
 use quipu_model::{ProblemType, Reason};
 
-/// How many problem types there are.
+/// Number of problem types.
 pub const COUNT: usize = OF_REFUSALS.len() + own::ALL.len();
 
 /// All problem types.
@@ -36,7 +37,7 @@ mod own {
     }
 }
 
-/// The rows of problems that no refusal of the engine brings about.
+/// Reasons of problems that no refusal of the engine causes.
 pub const REASONS: &[Reason] = &[
     row(
         BAD_PATH,

@@ -1,10 +1,10 @@
-//! What a request says: the counter in its path, its query, its body.
+//! Reads the parts of a request: the counter in its path, its query, its body.
 //!
-//! In: a request. Out: its parts, checked; or a problem that names what is wrong.
+//! In: a request. Out: its parts, checked; or a problem that names the mistake.
 //!
 //! Invariants:
-//! - a body is read up to its bound in bytes and in time, and not before the request was let in;
-//! - what is not understood is refused, never left out.
+//! - A body is read within its bounds in bytes and time, and only after the request was accepted.
+//! - An unknown part is refused, never ignored.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use tokio::time::timeout;
 use super::problem::Problem;
 use super::reason;
 
-/// The body of a single operation: a delta, a shard key and a token.
+/// Most bytes in the body of a single operation: a delta, a shard key and a token.
 pub(super) const BODY_BYTES_MAX: usize = 4 << 10;
 
-/// The counter that a path `/v1/counters/{name}…` names.
+/// Reads the counter name in a path `/v1/counters/{name}…`.
 pub(super) fn counter_name(uri: &Uri) -> Result<Vec<u8>, Problem> {
     let segment = uri.path().split('/').nth(3).unwrap_or_default();
     decode_name(segment)
 }
 
-/// A name as a segment of a path.
+/// Decodes and checks a name in a path segment.
 pub(super) fn decode_name(segment: &str) -> Result<Vec<u8>, Problem> {
     let bytes = percent_decode(segment)
         .map_err(|error| Problem::new(reason::BAD_PATH, format!("the name of the counter is not encoded: {error}")))?;
@@ -36,33 +36,33 @@ pub(super) fn decode_name(segment: &str) -> Result<Vec<u8>, Problem> {
     Ok(bytes)
 }
 
-/// A name that was checked, to be used in a command.
+/// A checked name, for use in a command.
 pub(super) fn checked_name(name: &[u8]) -> Name<'_> {
     Name::new(name).expect("the length of a name is checked when the request is read")
 }
 
 pub(super) fn check_name(name: &[u8]) -> Result<(), Problem> {
     match Name::new(name) {
-        // Over RESP it is a name; in a path it is nearly always a variable that was not set.
+        // RESP accepts an empty name; in a path it is nearly always a variable that was not set.
         Ok(name) if name.bytes().is_empty() => Err(Problem::new(reason::BAD_PATH, "the name of the counter is empty")),
         Ok(_) => Ok(()),
         Err(error) => Err(Problem::new(reason::BAD_PATH, error.to_string())),
     }
 }
 
-/// The longest a name can be in a path, every byte of it encoded.
+/// Longest name in a path, with every byte encoded.
 const NAME_ENCODED_BYTES_MAX: usize = 3 * NAME_BYTES_MAX;
 
-/// A query, of which every part is to be taken.
+/// A query; the handler must take every key.
 pub(super) struct Query(Vec<(String, Vec<u8>)>);
 
 impl Query {
-    /// The query of a request, in which every key is given once.
+    /// Parses the query of a request; every key at most once.
     pub fn from_uri(uri: &Uri) -> Result<Query, Problem> {
         Query::with_many(uri, "")
     }
 
-    /// The same, in which one key may be given several times.
+    /// Parses a query in which one key may be repeated.
     pub fn with_many(uri: &Uri, many: &str) -> Result<Query, Problem> {
         let wrong = |text: String| Problem::new(reason::BAD_QUERY, text);
         let mut pairs: Vec<(String, Vec<u8>)> = Vec::new();
@@ -106,7 +106,7 @@ impl Query {
         }
     }
 
-    /// Nothing else was said.
+    /// Checks that no key is left.
     pub fn finish(self) -> Result<(), Problem> {
         match self.0.first() {
             None => Ok(()),
@@ -115,12 +115,12 @@ impl Query {
     }
 }
 
-/// Refuses what a read cannot have.
+/// Refuses any query.
 pub(super) fn expect_no_query(parts: &Parts) -> Result<(), Problem> {
     Query::from_uri(&parts.uri)?.finish()
 }
 
-/// The whole body, within bounds.
+/// Reads the whole body, within bounds.
 pub(super) async fn read_body(body: Body, bytes_max: usize, time_max: Duration) -> Result<Bytes, Problem> {
     if body.is_end_stream() {
         return Ok(Bytes::new());
@@ -140,7 +140,7 @@ pub(super) async fn read_body(body: Body, bytes_max: usize, time_max: Duration) 
     }
 }
 
-/// What is wrong with a body.
+/// Problem for a malformed body.
 pub(super) fn bad_body(error: &serde_json::Error) -> Problem {
     Problem::new(reason::BAD_BODY, error.to_string())
 }

@@ -1,6 +1,7 @@
-//! Every route, once: where it is, what answers it, and what is said of it in `/openapi.json`.
+//! Defines every route once: its path, its handler, and its description in `/openapi.json`.
 //!
-//! Invariant: the router, the `Allow` of a 405, what needs no password and the documentation are made from this table and nothing else.
+//! Invariant: the router, the `Allow` of a 405, the list of public routes and the documentation
+//! come from this table only.
 
 use std::sync::Arc;
 
@@ -19,20 +20,20 @@ use super::{
 pub(super) struct Route {
     pub method: &'static str,
     pub path: &'static str,
-    /// The word for what it does; also the operation in metrics.
+    /// Name of the operation, also in metrics.
     pub operation: &'static str,
     pub summary: &'static str,
     pub description: &'static str,
-    /// Answered without the password.
+    /// Served without the password.
     pub public: bool,
     pub parameters: &'static [Parameter],
-    /// Forms of the body, if it has one.
+    /// Body formats, if the route takes a body.
     pub body: &'static [BodyContent],
     pub status: u16,
     pub reply: &'static [BodyContent],
-    /// A success that has nothing to say, if there is such.
+    /// Status of a success without a body, if there is one.
     pub status_empty: Option<u16>,
-    /// Reasons of its own, beside those of every route.
+    /// Problem types beside those of every route.
     pub problems: &'static [&'static ProblemType],
     pub handler: fn() -> MethodRouter<Arc<HttpState>>,
 }
@@ -48,12 +49,12 @@ pub(super) struct Parameter {
     pub example: &'static str,
 }
 
-/// A body: its type, its schema, and an example of it.
+/// A body: its media type, its schema, and an example.
 pub(super) struct BodyContent {
     pub media: &'static str,
-    /// The name of a schema in `openapi`; none: plain text.
+    /// Name of a schema in `openapi`; `None` for plain text.
     pub schema: Option<&'static str>,
-    /// As JSON, or as the text itself where the type is not JSON.
+    /// As JSON, or as plain text where the type is not JSON.
     pub example: &'static str,
 }
 
@@ -97,7 +98,7 @@ const READING: &str = r#"{"name": "likes:42", "kind": "count", "value": 43, "val
 
 const MUTATION: &[BodyContent] = &[BodyContent { media: JSON, schema: Some("Mutation"), example: "{}" }];
 
-/// What a mutation may be refused for.
+/// Problem types of mutations.
 const WRITES: &[&ProblemType] = &[
     reason::BAD_PATH,
     reason::BAD_BODY,
@@ -127,7 +128,7 @@ const WRITES: &[&ProblemType] = &[
     reason::NO_MEMORY,
 ];
 
-/// What a read may be refused for.
+/// Problem types of reads.
 const READS: &[&ProblemType] = &[
     reason::BAD_PATH,
     reason::WRONG_KIND,
@@ -139,7 +140,7 @@ const READS: &[&ProblemType] = &[
     reason::FENCED,
 ];
 
-/// A route with nothing special about it.
+/// Default values of a route.
 const PLAIN: Route = Route {
     method: "GET",
     path: "/",
@@ -156,7 +157,7 @@ const PLAIN: Route = Route {
     handler: MethodRouter::new,
 };
 
-/// All of them.
+/// All routes.
 pub(super) const ROUTES: &[Route] = &[
     Route {
         method: "POST",
@@ -543,7 +544,7 @@ pub(super) const ROUTES: &[Route] = &[
     },
 ];
 
-/// The router of all routes.
+/// Builds the router of all routes.
 pub(super) fn router(state: Arc<HttpState>) -> Router {
     let mut router = Router::new();
     for (index, Route { path, .. }) in ROUTES.iter().enumerate() {
@@ -557,7 +558,7 @@ pub(super) fn router(state: Arc<HttpState>) -> Router {
     router.fallback(|uri: Uri| std::future::ready(not_found(&uri))).with_state(state)
 }
 
-/// Whether a path is answered without the password.
+/// Returns true if a path is served without the password.
 pub(super) fn is_public(path: &str) -> bool {
     ROUTES.iter().any(|route| route.public && route.path == path)
 }
@@ -566,7 +567,7 @@ fn routes_at(path: &str) -> impl Iterator<Item = &'static Route> {
     ROUTES.iter().filter(move |route| route.path == path)
 }
 
-/// The methods of a path.
+/// Methods of a path.
 fn allowed_methods(path: &str) -> String {
     let methods: Vec<&str> = routes_at(path)
         .flat_map(|route| if route.method == "GET" { vec!["GET", "HEAD"] } else { vec![route.method] })

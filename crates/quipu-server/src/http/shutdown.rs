@@ -1,12 +1,14 @@
-//! How the connections of this door learn that the server stops.
+//! Signals the server's shutdown to the HTTP connections.
 //!
-//! A flag that each of them looks at, and a list of whom to wake: a channel that each of them looked at in every turn cost more than the turn. All of them are tasks of one thread, so nobody ever waits for the list.
+//! A flag that each connection checks, and a list of wakers. A channel that each connection polled
+//! in every turn cost more than the turn. All connections are tasks of one thread, so the list's
+//! lock is never contended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// Whether the server stops; one for all of them.
+/// Shutdown flag and wakers; one for all connections.
 #[derive(Default)]
 pub(super) struct ShutdownSignal {
     stopping: AtomicBool,
@@ -15,19 +17,19 @@ pub(super) struct ShutdownSignal {
 
 #[derive(Default)]
 struct WakerSlots {
-    /// Whom to wake, by place.
+    /// Wakers by slot.
     wakers: Vec<Option<Waker>>,
-    /// Places that were given back.
+    /// Free slots.
     free: Vec<usize>,
 }
 
 impl ShutdownSignal {
-    /// Whether everybody was told.
+    /// Returns true after the signal.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Tells everybody.
+    /// Signals all connections.
     pub fn trigger(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         let wakers: Vec<Waker> = self.lock().wakers.iter_mut().filter_map(Option::take).collect();
@@ -39,10 +41,10 @@ impl ShutdownSignal {
     }
 }
 
-/// One connection's share in it.
+/// One connection's registration.
 pub(super) struct ShutdownWait {
     signal: Arc<ShutdownSignal>,
-    /// Its place, once it has waited, and who is woken there.
+    /// Slot and waker, once it has waited.
     slot: Option<(usize, Waker)>,
 }
 
@@ -51,7 +53,7 @@ impl ShutdownWait {
         ShutdownWait { signal, slot: None }
     }
 
-    /// Whether the server stops; if not, this one is woken when it does.
+    /// Returns true if the server is stopping; else registers the waker.
     #[inline]
     pub fn poll(&mut self, waker: &Waker) -> bool {
         if self.signal.is_stopping() {

@@ -1,22 +1,25 @@
-//! The line to a client: the sending half of its socket, on which hyper speaks, and on which a watcher is told past hyper.
+//! Writes to one connection's socket: the replies of hyper, and a watcher's events past hyper.
 //!
-//! In: bytes of replies, from hyper; events and comments, each made once for all watchers. Out: bytes on the socket.
+//! In: bytes of replies, from hyper; events and comments, each formatted once for all watchers.
+//! Out: bytes on the socket.
 //!
 //! ```text
-//! hyper: head, first event ─► the body rests ─► flushed ─► ours: an event is one write ─► the server stops ─► hyper: last chunk
-//!                                                           └─► what does not fit waits, for the connection's task
+//! hyper: head, first event ─► body pending ─► flush ─► events: one write each ─► shutdown ─► hyper: last chunk
+//!                                                       └─► unsent bytes wait for the connection's task
 //! ```
 //!
-//! A chunk made by hyper costs each watcher a task that is woken, a body that is asked, and buffers that are filled and sent, with the same bytes for all of them: twice what the write itself takes.
+//! A chunk from hyper costs each watcher a task wake-up, a body poll, and buffers to fill and send,
+//! with the same bytes for all. That is twice the cost of the write itself.
 //!
 //! Invariants:
-//! - there is one who speaks. A watcher's line is ours only after hyper's body had no more to say and hyper then flushed, which it does with nothing left in its buffer; and until the body is
-//!   asked for more, hyper has nothing to write;
-//! - a piece that was begun is ended before anything else is sent, by whomever;
-//! - what waits for a slow client is the rest of one piece and the newest event;
-//! - a line that nobody watches costs hyper nothing.
+//! - The socket has one user at a time. Events use it only after hyper's body became pending and
+//!   hyper then flushed. hyper flushes with an empty buffer, and has nothing to write until the
+//!   body yields more.
+//! - A started event or comment is completed before anything else is sent, by either user.
+//! - A slow client holds at most the rest of one event and the newest event.
+//! - A connection without a watcher costs hyper nothing.
 //!
-//! Not here: how long a client is waited for (`deadlines`), who is told what (`watch`).
+//! Not here: deadlines of a client (`deadlines`), choice of events (`watch`).
 
 use std::io;
 use std::ops::Range;
@@ -31,49 +34,51 @@ use rustix::net::{self, SendFlags, Shutdown, sockopt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 
-/// What the system may hold for one watcher, of which it counts twice as much with what it adds itself. By default that grows to megabytes: a watcher that does not read would keep them, and
-/// would read all that is old before the newest. This is several times the longest event, or a hundred usual ones.
+/// Send buffer of a watcher's socket; the system doubles the value for its own overhead. By default
+/// the buffer grows to megabytes. A watcher that does not read would keep these, and would read all
+/// old events before the newest. The value is several times the longest event, or a hundred usual
+/// ones.
 const SEND_BYTES_MAX: usize = 32 << 10;
 
-/// One connection's line. In this order, and beginning where a line of the cache does, because a round goes through a thousand of them: one such line is then all that it takes to see that a
-/// watcher can be told.
+/// One connection's socket. Field order and alignment are chosen for rounds over a thousand
+/// watchers: one cache line holds all that a check for a pending send reads.
 #[repr(C, align(64))]
 pub(super) struct SocketWriter {
     write_half: OwnedWriteHalf,
-    /// Hyper may not be the only one who has something to send: for whoever would otherwise take the lock to find out.
+    /// True if hyper may not be the only user; checked before taking the lock.
     has_watcher: AtomicBool,
     state: Mutex<WriterState>,
 }
 
 #[repr(C)]
 struct WriterState {
-    /// What the watcher was told last.
+    /// Value last sent to the watcher.
     last_sent: Option<WatchedValue>,
     user: SocketUser,
     framing: BodyFraming,
-    /// What is left of a piece of ours that was begun.
+    /// Rest of a started event or comment.
     unsent: Bytes,
-    /// The newest event, if it came while nothing could be sent.
+    /// Newest event that arrived while the socket was blocked.
     next_event: Option<WatchEvent>,
-    /// The connection's task, which goes on with what did not fit.
+    /// Waker of the connection's task, which continues blocked writes.
     waker: Option<Waker>,
-    /// Why nothing more can be sent.
+    /// Error that prevents further writes.
     error: Option<io::Error>,
 }
 
-/// Who speaks.
+/// Current user of the socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SocketUser {
     Hyper,
-    /// Hyper has been given all that it is to say, and may not have sent it yet.
+    /// hyper has received its last bytes, and may not have sent them yet.
     HyperFinishing,
-    /// We do, and nothing waits.
+    /// Events; none is waiting.
     Events,
-    /// We do, and something waits until the client takes more.
+    /// Events; one waits until the client reads.
     EventsBlocked,
 }
 
-/// How a reply without a length is sent.
+/// Framing of a reply without a length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyFraming {
     Chunked,
@@ -81,21 +86,21 @@ pub(super) enum BodyFraming {
     UntilClose,
 }
 
-/// What events are compared by: the value, and whether the counter exists.
+/// Content for comparing events: the value, and true if the counter exists.
 pub(super) type WatchedValue = (i64, bool);
 
-/// What the watchers of a counter are told.
+/// An event for the watchers of a counter.
 #[derive(Clone)]
 pub(super) struct WatchEvent {
     pub value: WatchedValue,
     pub sse_text: SseText,
 }
 
-/// Text as it is sent, in either form.
+/// Text in both framings.
 #[derive(Clone)]
 pub(super) struct SseText {
     chunk: Bytes,
-    /// Where the text is in its chunk.
+    /// Position of the text within its chunk.
     text_range: Range<usize>,
 }
 
@@ -121,24 +126,26 @@ impl SseText {
     }
 }
 
-/// For watchers.
+/// Methods for watchers.
 impl SocketWriter {
-    /// Somebody begins to watch on this line. Events are kept for it from now on.
+    /// Begins to keep events for a watcher.
     pub fn start_watching(&self, framing: BodyFraming) {
         let mut state = self.lock();
         (state.framing, state.next_event, state.last_sent) = (framing, None, None);
         self.has_watcher.store(true, Ordering::Relaxed);
     }
 
-    /// Hyper has been given all that it is to say, this value last: the line is ours as soon as that is sent.
+    /// Hands the socket to events as soon as hyper has sent its last bytes, which end with this
+    /// value.
     pub fn switch_to_events(&self, last_sent: WatchedValue) {
         let mut state = self.lock();
         (state.user, state.last_sent) = (SocketUser::HyperFinishing, Some(last_sent));
-        // Where it is refused, the system's bound holds.
+        // If the call fails, the system's bound applies.
         let _ = sockopt::set_socket_send_buffer_size(self.socket(), SEND_BYTES_MAX);
     }
 
-    /// Hyper speaks again, first of this if there is something that the watcher should have been told.
+    /// Hands the socket back to hyper. Returns the newest event if the watcher has not received its
+    /// value.
     pub fn switch_to_hyper(&self) -> Option<Bytes> {
         let mut state = self.lock();
         state.user = SocketUser::Hyper;
@@ -147,14 +154,14 @@ impl SocketWriter {
         Some(last.sse_text.plain_bytes())
     }
 
-    /// Nobody watches any more. What was begun is still ended.
+    /// Ends the watching. A started event is still completed.
     pub fn stop_watching(&self) {
         let mut state = self.lock();
         (state.user, state.next_event, state.waker) = (SocketUser::Hyper, None, None);
         self.has_watcher.store(!state.unsent.is_empty(), Ordering::Relaxed);
     }
 
-    /// Tells the watcher an event, at once or when it can be: the newest instead, if there is one by then.
+    /// Sends an event now, or when the socket allows it; a newer event replaces a waiting one.
     pub fn send_event(&self, event: &WatchEvent) {
         let mut state = self.lock();
         match state.user {
@@ -167,12 +174,12 @@ impl SocketWriter {
         }
     }
 
-    /// Looks at what it takes to tell the watcher something, and says nothing of it.
+    /// Reads the memory that a send needs, to bring it into the cache.
     pub fn touch(&self) -> i32 {
         self.socket().as_raw_fd() ^ i32::from(self.has_watcher.load(Ordering::Relaxed))
     }
 
-    /// Sends something that need not be said to whom something is being said anyway.
+    /// Sends an optional text, unless another write is in progress.
     pub fn send_if_idle(&self, sse_text: &SseText) {
         let mut state = self.lock();
         if state.user == SocketUser::Events {
@@ -180,7 +187,8 @@ impl SocketWriter {
         }
     }
 
-    /// Goes on with what did not fit. Pending while the client takes nothing; ready when nothing is left to be sent, which is nearly always. The task is woken when there is something again.
+    /// Continues blocked writes. Pending while the client reads nothing; ready if nothing is left
+    /// to send, which is nearly always so. The task is woken for the next blocked write.
     pub fn poll_events(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.has_watcher.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
@@ -207,10 +215,11 @@ impl SocketWriter {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends what fits now of a piece and keeps the rest of it.
+    /// Sends a text as far as the socket takes it, and keeps the rest.
     fn write_text(&self, state: &mut WriterState, sse_text: &SseText) {
         let mut range = sse_text.framed_range(state.framing);
-        // Not through the runtime, which would look up what it knows of the socket first. That it is full, the runtime finds out when the task goes on with the rest.
+        // Bypasses the runtime, which would first check its own readiness state of the socket. The
+        // runtime learns that the socket is full when the task continues with the rest.
         match net::send(self.socket(), &sse_text.chunk[range.clone()], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(taken) if taken == range.len() => return,
             Ok(taken) => range.start += taken,
@@ -224,7 +233,7 @@ impl SocketWriter {
     }
 }
 
-/// For hyper.
+/// Methods for hyper.
 impl SocketWriter {
     pub fn new(write_half: OwnedWriteHalf) -> Arc<SocketWriter> {
         let state = WriterState {
@@ -249,15 +258,15 @@ impl SocketWriter {
         self.poll_try(cx, || self.write_half.try_write_vectored(bytes))
     }
 
-    /// Hyper asks for this only when it has written all it had.
+    /// hyper calls this only after it has written all its bytes.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A socket keeps nothing back.
+        // A socket has no write buffer to flush.
         if !self.has_watcher.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
         }
         let mut state = self.lock();
         if matches!(state.user, SocketUser::Events | SocketUser::EventsBlocked) {
-            // What is left is `poll_events`'s.
+            // `poll_events` sends the rest.
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_unsent(&mut state, cx))?;
@@ -270,13 +279,13 @@ impl SocketWriter {
     pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_begun_event(cx))?;
         match net::shutdown(self.socket(), Shutdown::Write) {
-            // The client was quicker.
+            // The client has already closed.
             Ok(()) | Err(Errno::NOTCONN) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(error.into())),
         }
     }
 
-    /// Ends what was begun past hyper, if there is something.
+    /// Completes a started event, if there is one.
     fn poll_begun_event(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.has_watcher.load(Ordering::Relaxed) {
             true => self.poll_unsent(&mut self.lock(), cx),
@@ -295,7 +304,8 @@ impl SocketWriter {
         Poll::Ready(Ok(()))
     }
 
-    /// Tries until the socket is full; the task is woken when it no longer is. By a shared reference, which the runtime's own writing does not take.
+    /// Writes until the socket is full; the task is woken when it has room. Takes a shared
+    /// reference, unlike the runtime's own write.
     fn poll_try(&self, cx: &mut Context<'_>, write: impl Fn() -> io::Result<usize>) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.socket().poll_write_ready(cx))?;

@@ -1,10 +1,12 @@
-//! What a client calls its mutation, so that it can send it again.
+//! Reads the identity that a client gives its mutation, for safe retries.
 //!
-//! In: the header `Idempotency-Key`, and `"token"`, `"producer"`, `"seq"` of a body. Out: an identity, or none; or what is wrong with it.
+//! In: the header `Idempotency-Key`, and `"token"`, `"producer"`, `"seq"` of a body. Out: an
+//! identity, or none; or the mistake.
 //!
 //! Invariants:
-//! - a mutation that is named is applied under its name or refused, never applied without it;
-//! - the same name means the same on every door: a token in the header is that of `IDMP "" <item>` over RESP.
+//! - A mutation with an identity is applied under it or refused, never applied without it.
+//! - An identity has the same meaning in both protocols: a token in the header is that of
+//!   `IDMP "" <item>` over RESP.
 
 use axum::http::HeaderMap;
 use quipu_model::Identity;
@@ -12,10 +14,10 @@ use quipu_model::Identity;
 use super::problem::Problem;
 use super::reason;
 
-/// The header that a token comes in.
+/// Header of the token.
 pub(super) const HEADER: &str = "idempotency-key";
 
-/// What a body says of it.
+/// Identity fields of a body.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BodyIdentity {
     pub token: Option<String>,
@@ -23,7 +25,7 @@ pub(super) struct BodyIdentity {
     pub seq: Option<u64>,
 }
 
-/// The name of a mutation, checked.
+/// Identity of a mutation, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RequestToken {
     producer: Vec<u8>,
@@ -37,7 +39,7 @@ enum TokenValue {
 }
 
 impl RequestToken {
-    /// The name that a request gives its mutation, in its header or in its body.
+    /// Identity of a request's mutation, from its header or its body.
     pub fn from_request(headers: &HeaderMap, identity: BodyIdentity) -> Result<Option<RequestToken>, Problem> {
         let (producer, token) = (identity.producer, identity.token.map(String::into_bytes));
         let token = match (header_token(headers)?, token) {
@@ -57,18 +59,18 @@ impl RequestToken {
         RequestToken { producer: producer.unwrap_or_default().into_bytes(), value: item }.check().map(Some)
     }
 
-    /// The name of an item of a batch, by its place, where the batch as a whole has one.
+    /// Identity of a batch item, by its index, where the batch has a token.
     pub fn for_item(&self, index: usize) -> RequestToken {
-        // The token stays as it is, since it may carry its time.
+        // The token stays unchanged, since it may include its time.
         RequestToken { producer: format!("batch/{index}").into_bytes(), value: self.value.clone() }
     }
 
-    /// As the engine takes it.
+    /// Identity for the engine.
     pub fn identity(&self) -> Identity<'_> {
         self.try_identity().expect("it is checked when the request is read")
     }
 
-    /// Whether there is such a name, and would be for every item of a batch.
+    /// Checks that the identity is valid.
     fn check(self) -> Result<RequestToken, Problem> {
         match self.try_identity() {
             Ok(_) => Ok(self),
@@ -84,10 +86,10 @@ impl RequestToken {
     }
 }
 
-/// The token of a whole batch.
+/// Token of a whole batch, valid for every item.
 pub(super) fn batch_token(headers: &HeaderMap) -> Result<Option<RequestToken>, Problem> {
     let Some(token) = RequestToken::from_request(headers, BodyIdentity::default())? else { return Ok(None) };
-    // The longest place there is.
+    // The longest index.
     token.for_item(usize::MAX).check()?;
     Ok(Some(token))
 }
@@ -99,7 +101,7 @@ fn header_token(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
         return Err(bad_token("the header Idempotency-Key is there twice"));
     }
     let value = value.as_bytes();
-    // A structured field has its string in quotes; nearly everybody leaves them out.
+    // A structured field quotes its string; nearly all clients omit the quotes.
     let bare = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     Ok(Some(bare.unwrap_or(value).to_vec()))
 }

@@ -1,4 +1,4 @@
-//! Counters of different items, read with bounds.
+//! Reads counters of unique items, with bounds.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::reason;
 use super::request::{self, Query, checked_name};
 use crate::metrics::HttpOperation;
 
-/// Most counters whose union is read at once.
+/// Most counters in one union.
 pub(super) const UNION_NAMES_MAX: usize = 64;
 
 /// `GET /v1/counters/{name}/uniques`
@@ -27,7 +27,8 @@ pub(super) async fn uniques(State(state): State<Arc<HttpState>>, request: Reques
     let with = query.take("with").unwrap_or_default();
     query.finish()?;
     let wrong = |text: String| Problem::new(reason::BAD_QUERY, format!("'with': {text}"));
-    // Each by itself is as in a path, so that a name with a comma can be told from two.
+    // Each name is percent-encoded as in a path, so that a comma in a name differs from the
+    // separator.
     let others = with.split(|byte| *byte == b',').filter(|other| !other.is_empty());
     let others: Vec<Vec<u8>> = others
         .map(|other| {
@@ -45,7 +46,7 @@ pub(super) async fn uniques(State(state): State<Arc<HttpState>>, request: Reques
     let command = Command::Sketch(SketchCommand::CountUnique { names, dialect: Dialect::Native });
     match execute::execute_command(&state.server, &command).await? {
         Reply::Estimate(Estimate { value, low, high }) => Ok(object(|out| {
-            // Beyond this nobody has counted anything.
+            // No real count exceeds `i64::MAX`.
             let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
             json::write_name(out, &name);
             out.extend_from_slice(b",\"kind\":\"unique\",");

@@ -1,17 +1,23 @@
-//! `GET /v1/counters/{name}/watch`: a counter's value at once, then whenever it has changed, as server-sent events.
+//! Serves `GET /v1/counters/{name}/watch`: a counter's value, then every change, as server-sent
+//! events.
 //!
-//! In: watchers. Out: events, each made once for all watchers of a counter, and written to one socket after the other.
+//! In: watchers. Out: events, each formatted once for all watchers of a counter, and written to one
+//! socket after the other.
 //!
 //! ```text
-//! every tick, if anybody watches ─► one turn: per counter, has its shard changed? ─► if so, read it ─► commit ─► tell its watchers
+//! every tick with watchers ─► one turn: per counter, shard changed? ─► read it ─► commit ─► send to its watchers
 //! ```
 //!
 //! Invariants:
-//! - a counter is looked at once a tick however many watch it, and is read only if something of its table shard has changed;
-//! - an event shows what a read would: it leaves when what it includes is as durable as the namespace asks;
-//! - a watcher that hears nothing costs nothing but its place: one tick serves all, comments included;
-//! - a watcher that reads slowly misses values in between, never the newest, holds nobody up, and costs two events of memory (`socket_writer`);
-//! - watchers take a part of the connections at most, so that others get in, and are told in rounds, so that others are answered in between.
+//! - A tick checks a counter once, however many watchers it has, and reads it only after a change
+//!   in its table shard.
+//! - An event shows the same as a read: it leaves when its content is as durable as the namespace
+//!   requires.
+//! - A watcher without events costs only its registration: one tick serves all, comments included.
+//! - A slow watcher misses intermediate values, never the newest. It delays no other watcher and
+//!   costs the memory of two events (`socket_writer`).
+//! - Watchers take at most a share of the connections, so that other clients can connect.
+//! - The loop sends events in rounds, and other requests are served between them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -38,24 +44,25 @@ use super::reason;
 use super::request::{self, checked_name};
 use super::socket_writer::{BodyFraming, SocketWriter, SseText, WatchEvent, WatchedValue};
 
-/// Between two looks: a change is told within twice this, on a machine that keeps up.
+/// Interval between two checks: a change is sent within twice this, on a machine that keeps up.
 const TICK: Duration = Duration::from_millis(40);
 
-/// A comment is sent after so long without an event, so that proxies keep the connection and clients that are gone are noticed.
+/// Time without an event after which a comment is sent, so that proxies keep the connection and
+/// dead clients are detected.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Watchers may take one in so many of the connections.
+/// Watchers may take one in two connections.
 const CONNECTIONS_SHARE: usize = 2;
 
-/// Watchers that are told in a row, before whatever else is ready has its turn: some 300 µs.
+/// Watchers served in a row before other ready tasks run: about 300 µs.
 const ROUND_WATCHERS_MAX: usize = 64;
 
-/// The counters that are watched.
+/// The watched counters.
 pub(super) struct WatchRegistry {
     table: Mutex<WatchTable>,
-    /// Somebody has begun to watch.
+    /// Notified when a watcher begins.
     watch_begun: Notify,
-    /// The server stops.
+    /// Set when the server stops.
     ended: watch::Sender<bool>,
     watchers_max: usize,
     comment: SseText,
@@ -64,25 +71,26 @@ pub(super) struct WatchRegistry {
 #[derive(Default)]
 struct WatchTable {
     counters: BTreeMap<NameBuf, WatchedCounter>,
-    /// The number of the next watcher.
+    /// Number of the next watcher.
     next_number: u64,
 }
 
-/// A counter that is watched.
+/// A watched counter.
 struct WatchedCounter {
     /// Its watchers, by number.
     writers: BTreeMap<u64, Arc<SocketWriter>>,
-    /// What they were told last, and when something was last said to all of them.
+    /// Value last sent to its watchers, and time of the last event or comment to all of them.
     last_sent: Option<WatchedValue>,
     last_sent_at: Instant,
-    /// What its shard was like when it was last looked at; none: it has to be read.
+    /// Version of its shard at the last check; `None`: it must be read.
     version: Option<WatchedVersion>,
-    /// Somebody has come, and may have been told another value than the others, since it was last read.
+    /// A watcher has joined since the last read, possibly with a value that differs from the
+    /// others'.
     has_newcomer: bool,
     expires_at: Option<Millis>,
 }
 
-/// A watcher's place, until it is dropped.
+/// A watcher's registration, until it is dropped.
 struct Watcher {
     state: Arc<HttpState>,
     name: Vec<u8>,
@@ -99,7 +107,8 @@ impl Drop for Watcher {
     }
 }
 
-/// Whether a request of this path needs its line: all that the route below matches do. To put it into every request would cost every request.
+/// Returns true if a request of this path needs its [`SocketWriter`]: all paths of the route below.
+/// Attaching it to every request would cost every request.
 pub(super) fn needs_writer(path: &str) -> bool {
     path.ends_with("/watch")
 }
@@ -127,10 +136,11 @@ pub(super) async fn watch(State(state): State<Arc<HttpState>>, request: Request)
     Ok(response)
 }
 
-/// What hyper is to say next to a watcher.
+/// The next step of hyper's body stream for a watcher.
 enum WatchStep {
     First(WatchEvent),
-    /// Nothing, until the server stops: the watcher, who has heard this, is told past hyper.
+    /// The watcher has received this value. The loop sends it events past hyper until the server
+    /// stops.
     Wait(WatchedValue),
     End,
 }
@@ -178,7 +188,7 @@ fn register_watcher(
     Ok(Watcher { state: Arc::clone(state), name, number, writer })
 }
 
-/// Looks at what is watched, again and again.
+/// Checks the watched counters at every tick.
 pub(super) async fn run_loop(state: &HttpState) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -203,7 +213,8 @@ impl WatchRegistry {
         }
     }
 
-    /// Somebody has read this counter for a first event. Whatever the others were told, the next look compares with what the newcomer was.
+    /// Records that a new watcher has read this counter for its first event. The next check must
+    /// then compare with the newcomer's value, not only with the others'.
     fn mark_newcomer(&self, name: &[u8]) {
         if let Some(counter) = self.lock().counters.get_mut(name) {
             counter.has_newcomer = true;
@@ -215,18 +226,18 @@ impl WatchRegistry {
         self.ended.send_replace(true);
     }
 
-    /// How many watch.
+    /// Number of watchers.
     pub fn watchers(&self) -> usize {
         self.lock().watchers()
     }
 
     /// Waits for the end of all streams.
     async fn wait_for_end(&self) {
-        // The other end is `self`'s.
+        // `self` owns the sender.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    /// Nobody watches. Counters that nobody watches any more are forgotten.
+    /// Returns true without watchers. Drops counters that have no watchers left.
     fn is_idle(&self) -> bool {
         let mut table = self.lock();
         table.counters.retain(|_, counter| !counter.writers.is_empty());
@@ -244,7 +255,7 @@ impl WatchTable {
     }
 }
 
-/// One look at all that is watched.
+/// Checks all watched counters once.
 async fn poll_counters(state: &HttpState) {
     let is_shared = state.server.engine.sharing().is_some();
     let (mut changed, mut heartbeat_due, mut missing) = (Vec::new(), Vec::new(), Vec::new());
@@ -260,7 +271,8 @@ async fn poll_counters(state: &HttpState) {
             let expired = counter.expires_at.is_some_and(|at| at <= turn.now());
             let version = match turn.watch(checked_name(name)) {
                 Ok(version) => Some(version),
-                // It has left memory, so nobody has changed it; but it may have changed just before that.
+                // The counter has left memory, so its value no longer changes. But a last change
+                // may have come just before.
                 Err(_) if counter.version.is_none() && !expired && !is_shared && !counter.has_newcomer => continue,
                 Err(_) => None,
             };
@@ -273,7 +285,7 @@ async fn poll_counters(state: &HttpState) {
                     counter.expires_at = reading.expires_at;
                     changed.push((name.clone(), reading, std::mem::take(&mut counter.has_newcomer)));
                 }
-                // What cannot be read now is read when it can.
+                // A counter that cannot be read now is read at a later tick.
                 Ok(Err(_)) => counter.version = None,
                 Err(load) => missing.push(load),
             }
@@ -297,27 +309,28 @@ async fn poll_counters(state: &HttpState) {
     }
 }
 
-/// Brings back what is at rest, or fetches what is known too badly, for the next look; all of it at once.
+/// Loads evicted counters and stale rows for the next check, all at once.
 async fn load_missing(state: &HttpState, missing: Vec<Load>) {
     let (mut names, mut rows) = (Vec::new(), Vec::new());
     for load in missing {
         match load {
             Load::Names(more) => names.extend(more),
             Load::Rows(more) => rows.extend(more),
-            // A reading asks for nothing else.
+            // A reading needs no other load.
             _ => {}
         }
     }
     for load in [Load::Names(names), Load::Rows(rows)] {
         if !matches!(&load, Load::Names(names) | Load::Rows(names) if names.is_empty()) {
-            // Whatever came of it, the next look sees.
+            // The next check reads the outcome.
             state.server.engine.load(load).await;
         }
     }
 }
 
 impl WatchRegistry {
-    /// What the watchers of a counter are to be told, if it is another value than they were told, or if somebody has joined them who may have been told another.
+    /// The event for a counter's watchers, if its value differs from the last one sent. Also if a
+    /// newcomer may have received another value.
     fn changed_event(&self, name: &[u8], reading: &Reading, has_newcomer: bool) -> Option<WatchEvent> {
         let mut table = self.lock();
         let counter = table.counters.get_mut(name)?;
@@ -331,14 +344,15 @@ impl WatchRegistry {
     }
 }
 
-/// Watchers that were told without a pause.
+/// Counts the watchers served without a pause.
 #[derive(Default)]
 struct SendRound {
     sent: usize,
 }
 
 impl SendRound {
-    /// Does something for each watcher of a counter, with pauses. Watchers may come and go in these; who comes has read the counter later than it was looked at.
+    /// Calls `send` for each watcher of a counter, with pauses. Watchers may join and leave during
+    /// a pause; a new one has read the counter after the check.
     async fn for_each_writer(&mut self, state: &HttpState, name: &[u8], send: impl Fn(&SocketWriter)) {
         let mut from = Some(0);
         while let Some(first) = from {
@@ -352,7 +366,8 @@ impl SendRound {
             let round: Vec<_> =
                 writers.by_ref().take(ROUND_WATCHERS_MAX - self.sent).map(|(_, writer)| writer).collect();
             self.sent += round.len();
-            // What telling them takes is fetched for all of them at once: between two writes the system has used the caches for itself, and each watcher would be waited for alone.
+            // Fetches the memory for all of these sends at once. Between two writes the system has
+            // used the caches for itself, and each send would wait for memory alone.
             black_box(round.iter().map(|writer| writer.touch()).fold(0, |all, one| all ^ one));
             round.into_iter().for_each(|writer| send(writer));
             from = writers.next().map(|(number, _)| *number);

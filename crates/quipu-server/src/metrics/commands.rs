@@ -1,4 +1,4 @@
-//! How long commands take, by namespace, with a cap on namespaces.
+//! Measures the latency of commands by namespace, with a cap on namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use super::{Histogram, SampleWriter};
 /// By namespace, then by command: both are few, the commands because they are a table in code.
 type CommandHistograms = BTreeMap<Box<[u8]>, BTreeMap<&'static str, Histogram>>;
 
-/// How long commands took, of those that were timed.
+/// Latencies of the sampled commands.
 #[derive(Default)]
 pub(crate) struct CommandLatencies {
     commands: Mutex<CommandHistograms>,

@@ -1,18 +1,19 @@
-//! A histogram: how often something took how long.
+//! Counts durations in the buckets of a histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::SampleWriter;
 
-/// Upper ends of the buckets, in seconds: from what an add in memory takes to what a client gives up after.
+/// Upper bounds of the buckets, in seconds: from the duration of an add in memory to a client's
+/// usual time-out.
 const SECONDS: [f64; 14] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// How often something took how long.
+/// Histogram of durations.
 #[derive(Default)]
 pub(crate) struct Histogram {
-    /// One more than there are ends: the last has none.
+    /// One more than there are bounds: the last bucket has none.
     counts: [AtomicU64; SECONDS.len() + 1],
     micros: AtomicU64,
 }
@@ -27,7 +28,7 @@ impl Histogram {
 
     pub fn write_to(&self, labels: &[(&str, &str)], out: &mut SampleWriter<'_>) {
         let counts: [u64; SECONDS.len() + 1] = std::array::from_fn(|bucket| self.counts[bucket].load(Relaxed));
-        // What never happened has no line.
+        // An empty histogram has no lines.
         if counts.iter().any(|count| *count > 0) {
             out.histogram(labels, &SECONDS, &counts, self.micros.load(Relaxed) as f64 / 1e6);
         }

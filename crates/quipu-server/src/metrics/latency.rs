@@ -1,4 +1,4 @@
-//! How long operations take, by namespace, with a cap on namespaces.
+//! Measures the latency of HTTP operations by namespace, with a cap on namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,13 +8,14 @@ use tokio::time::Instant;
 
 use super::{Histogram, SampleWriter};
 
-/// Namespaces that are told apart. Names come from clients: without a cap, so would the size of a scrape.
+/// Most namespaces with figures of their own. Names come from clients: without a cap the size of a
+/// scrape would have none.
 pub(crate) const NAMESPACES_MAX: usize = 64;
 
-/// The namespace of all that came after.
+/// Label for all later namespaces.
 pub(super) const OTHER_NAMESPACES: &str = "…";
 
-/// What is timed.
+/// Kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HttpOperation {
     Add,
@@ -50,19 +51,19 @@ impl HttpOperation {
     }
 }
 
-/// A histogram for each.
+/// One histogram per operation.
 type OperationHistograms = [Histogram; HttpOperation::ALL.len()];
 
-/// How long operations took.
+/// Latencies of HTTP operations.
 #[derive(Default)]
 pub(crate) struct HttpLatencies {
     namespaces: Mutex<BTreeMap<Box<[u8]>, Arc<OperationHistograms>>>,
     others: Arc<OperationHistograms>,
-    /// Of operations on no single counter.
+    /// Operations on no single counter.
     without_name: Arc<OperationHistograms>,
 }
 
-/// An operation under way; it is over when this is dropped.
+/// A running operation; dropping the timer records its duration.
 pub(crate) struct LatencyTimer {
     operations: Arc<OperationHistograms>,
     operation: HttpOperation,
@@ -70,7 +71,7 @@ pub(crate) struct LatencyTimer {
 }
 
 impl HttpLatencies {
-    /// Begins to time an operation on a counter.
+    /// Starts the timer of an operation on one counter.
     pub fn time(&self, operation: HttpOperation, name: Name<'_>) -> LatencyTimer {
         let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = name.namespace();
@@ -82,7 +83,7 @@ impl HttpLatencies {
         LatencyTimer { operations, operation, since: Instant::now() }
     }
 
-    /// Begins to time an operation on several.
+    /// Starts the timer of an operation on several counters.
     pub fn time_all(&self, operation: HttpOperation) -> LatencyTimer {
         LatencyTimer { operations: self.without_name.clone(), operation, since: Instant::now() }
     }

@@ -1,10 +1,10 @@
-//! Prometheus's text format, and the page of documentation.
+//! Writes the metrics in Prometheus's text format, and docs/metrics.md.
 
 use std::fmt::Write;
 
 use super::{METRICS, Metric, MetricSources};
 
-/// All metrics, as text.
+/// Writes all metrics.
 pub(crate) fn text(sources: &MetricSources<'_>) -> String {
     let mut text = String::with_capacity(16 << 10);
     for Metric { name, kind, help, read, .. } in METRICS {
@@ -13,14 +13,14 @@ pub(crate) fn text(sources: &MetricSources<'_>) -> String {
         let before = text.len();
         read(sources, &mut SampleWriter { name, text: &mut text });
         if text.len() == before {
-            // It has no value here.
+            // The metric has no value on this server.
             text.truncate(start);
         }
     }
     text
 }
 
-/// The page of documentation: what `docs/metrics.md` must be.
+/// Generates `docs/metrics.md`.
 pub fn markdown() -> String {
     let mut page = String::from(
         "# Metrics\n\n`GET /metrics`, in Prometheus's text format. Printed from the code by `quipu docs metrics`; a test compares the two.\n\n\
@@ -34,7 +34,7 @@ pub fn markdown() -> String {
     page
 }
 
-/// Where a metric writes its values.
+/// Writes the values of one metric.
 pub(crate) struct SampleWriter<'t> {
     name: &'t str,
     text: &'t mut String,
@@ -46,22 +46,23 @@ impl<'t> SampleWriter<'t> {
         SampleWriter { name, text }
     }
 
-    /// The only value.
+    /// Writes the only value.
     pub fn one(&mut self, value: u64) {
         self.with(&[], value);
     }
 
-    /// The only value, of a metric in seconds.
+    /// Writes the only value, of a metric in seconds.
     pub fn real(&mut self, value: f64) {
         append(self.text, format_args!("{} {value}\n", self.name));
     }
 
-    /// A value with labels.
+    /// Writes a value with labels.
     pub fn with(&mut self, labels: &[(&str, &str)], value: u64) {
         self.line("", labels, None, format_args!("{value}"));
     }
 
-    /// A histogram: counts by the ends of their buckets, and one for all beyond.
+    /// Writes a histogram: counts by the upper bounds of their buckets, and one beyond the last
+    /// bound.
     pub fn histogram(&mut self, labels: &[(&str, &str)], ends: &[f64], counts: &[u64], sum: f64) {
         let mut total = 0;
         for (bucket, count) in counts.iter().enumerate() {

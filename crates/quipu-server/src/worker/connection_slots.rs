@@ -1,6 +1,6 @@
-//! Who sits where: the connections of a worker, by number.
+//! Holds the connections of a worker, by slot number.
 //!
-//! Invariant: a place is given to one connection at a time, and given back once.
+//! Invariant: a slot belongs to one connection at a time, and is freed once.
 
 use std::mem;
 use std::pin::Pin;
@@ -10,36 +10,36 @@ use std::task::Waker;
 use super::wake_queue::{WakeHandle, WakeQueue};
 use crate::connection::Connection;
 
-/// A connection that is served apart from the others; it comes back when there is nothing to do but to wait.
+/// A detached connection: a future of its own, which returns the connection once it is idle.
 pub(super) type DetachedFuture = Pin<Box<dyn Future<Output = Option<Box<Connection>>>>>;
 
-/// The places of a worker.
+/// Slots of a worker.
 pub(super) struct ConnectionSlots {
     wake_queue: Arc<WakeQueue>,
     slots: Vec<ConnectionSlot>,
-    /// Those that nobody has.
+    /// Free slots.
     free: Vec<usize>,
 }
 
-/// One of them.
+/// One slot.
 pub(super) struct ConnectionSlot {
     pub state: SlotState,
     pub wake_handle: Arc<WakeHandle>,
     pub waker: Waker,
 }
 
-/// What is going on there.
+/// State of a slot.
 pub(super) enum SlotState {
     Free,
-    /// It waits for bytes, and knocks when some have come.
+    /// The connection waits for bytes; their arrival wakes the slot.
     Idle(Box<Connection>),
-    /// It waits for its replies to be sent; knocks are about nothing until it rests again.
+    /// The connection waits for its replies to be sent; wake-ups have no effect until it is idle.
     Busy(Box<Connection>),
     Detached(DetachedFuture),
 }
 
 impl SlotState {
-    /// It was read from.
+    /// Marks an idle connection busy after a read.
     pub fn mark_busy(&mut self) {
         *self = match mem::replace(self, SlotState::Free) {
             SlotState::Idle(connection) => SlotState::Busy(connection),
@@ -53,7 +53,7 @@ impl ConnectionSlots {
         ConnectionSlots { wake_queue, slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Gives a place to a connection that has nothing to read yet.
+    /// Puts a connection without input into a free slot.
     pub fn insert(&mut self, connection: Box<Connection>) -> usize {
         let slot = self.free.pop().unwrap_or_else(|| {
             let (wake_handle, waker) = WakeHandle::new(self.slots.len(), &self.wake_queue);
@@ -64,7 +64,7 @@ impl ConnectionSlots {
         slot
     }
 
-    /// The connection there is over.
+    /// Frees the slot after the connection's end.
     pub fn remove(&mut self, slot: usize) {
         if !matches!(mem::replace(&mut self.slots[slot].state, SlotState::Free), SlotState::Free) {
             self.free.push(slot);
@@ -75,7 +75,7 @@ impl ConnectionSlots {
         &mut self.slots[slot]
     }
 
-    /// The connection there, if it waits for its replies.
+    /// The connection of a slot, if it waits for its replies.
     pub fn busy_mut(&mut self, slot: usize) -> Option<&mut Connection> {
         match &mut self.slots[slot].state {
             SlotState::Busy(connection) => Some(connection),
@@ -87,7 +87,7 @@ impl ConnectionSlots {
         self.free.len() == self.slots.len()
     }
 
-    /// Has everybody looked at.
+    /// Wakes all slots.
     pub fn wake_all(&self) {
         self.slots.iter().for_each(|slot| slot.waker.wake_by_ref());
     }

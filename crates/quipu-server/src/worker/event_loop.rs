@@ -1,14 +1,17 @@
-//! A worker's rounds: all connections that are ready are read from, what they have sent is run, and all of them are answered.
+//! Runs a worker's event loop, in rounds over all ready connections.
 //!
-//! In: sockets, and knocks of those that have sent something. Out: replies.
+//! In: sockets, and wake-ups of connections with input. Out: replies.
 //!
-//! A round: read what each has sent, run it (gathered, where nothing else is asked than to answer: `connection/command_batch.rs`), commit once for all of them, and send. So one commit serves all, and whoever waits
-//! for replies is woken for many of them at once.
+//! A round reads from each ready connection, runs the commands, commits once for all, and sends the
+//! replies. Simple input of several connections runs as one batch (`connection/command_batch.rs`).
+//! So one commit serves all, and one wake-up from the journal covers many replies.
 //!
 //! Invariants:
-//! - a reply is sent after everything it includes is as durable as was asked for, and waits for nothing that others asked for;
-//! - nothing is read for a connection whose last replies were not sent;
-//! - a connection that needs more than that is served apart, as a future of its own, and keeps nobody waiting.
+//! - A reply leaves after its whole content is as durable as required, and waits for no other
+//!   connection's durability.
+//! - The loop reads nothing from a connection with unsent replies.
+//! - A connection that needs more than a round is detached: its own future serves it, and no other
+//!   connection waits.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -30,50 +33,52 @@ use crate::cached_clock;
 use crate::connection::{CommandBatch, Connection, EntryProgress, TurnEnd, TurnOutcome, with_read_buffer};
 use crate::server_state::{ServerState, add_stat};
 
-/// Where sockets come in; others are numbered from 0 on.
+/// Slot number of the acceptor; connections are numbered from 0.
 const ACCEPTOR: usize = usize::MAX;
 
-/// Where the journal says that it has come further.
+/// Slot number of the journal, woken by its progress.
 const JOURNAL: usize = usize::MAX - 1;
 
-/// So many places are looked at in a round, and so much is read, about a millisecond's work: those first in it wait for those last.
+/// Most slots and bytes of one round, about a millisecond's work: the first connections of a round
+/// wait for the last.
 const ROUND_SLOTS_MAX: usize = 256;
 const ROUND_BYTES_MAX: usize = 256 << 10;
 
-/// A buffer for replies larger than this is given back after they were sent.
+/// A larger reply buffer is released after a round.
 const REPLIES_KEPT_BYTES: usize = 64 << 10;
 
-/// The connections of a worker.
+/// Event loop of a worker.
 pub(super) struct EventLoop {
     server: Arc<ServerState>,
     accepted_sockets: mpsc::Receiver<AcceptedSocket>,
     shutdown: Pin<Box<dyn Future<Output = ()>>>,
     acceptor: (Arc<WakeHandle>, Waker),
     journal: (Arc<WakeHandle>, Waker),
-    /// Whether the acceptor has gone.
+    /// True after the acceptor's end.
     acceptor_ended: bool,
     stopping: Rc<Cell<bool>>,
     wake_queue: Arc<WakeQueue>,
-    /// Who has knocked and was not looked at yet.
+    /// Woken slots that the loop has not polled yet.
     woken: Vec<usize>,
-    /// Who is to be read from in this round.
+    /// Slots to read from in this round.
     ready: Vec<usize>,
     slots: ConnectionSlots,
-    /// How far each of those has come that were run together.
+    /// Progress of each batch entry.
     progress: Vec<EntryProgress>,
-    /// The replies of this round.
+    /// Replies of this round.
     pending_replies: Vec<PendingReply>,
-    /// Replies to those that were run together.
+    /// Bytes of the batch's replies.
     replies: Vec<u8>,
-    /// Replies that wait for the journal, of this round and earlier ones; those of earlier ones are with their connections.
+    /// Replies that wait for the journal, of this round and earlier ones. The bytes of earlier ones
+    /// are in their connections.
     awaiting_commit: Vec<PendingReply>,
 }
 
-/// What a connection is to be told.
+/// Reply of one connection.
 struct PendingReply {
     slot: usize,
     outcome: TurnOutcome,
-    /// Where its replies are among those of all; else the connection has them.
+    /// Range of its bytes in `EventLoop::replies`; empty if the connection holds them.
     replies: Range<usize>,
 }
 
@@ -85,13 +90,13 @@ impl EventLoop {
     ) -> EventLoop {
         let wake_queue = Arc::<WakeQueue>::default();
         let [acceptor, journal] = [ACCEPTOR, JOURNAL].map(|slot| WakeHandle::new(slot, &wake_queue));
-        // Who was let in before somebody asked wakes nobody.
+        // Sockets admitted before the first poll wake no waker.
         acceptor.1.wake_by_ref();
         EventLoop {
             server,
             accepted_sockets,
             shutdown: Box::pin(async move {
-                // Its sender outlives the acceptor.
+                // The sender outlives the acceptor.
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             }),
             acceptor,
@@ -109,7 +114,7 @@ impl EventLoop {
         }
     }
 
-    /// Serves until the acceptor has gone.
+    /// Serves until the acceptor's end.
     pub async fn run_until_acceptor_ends(&mut self) {
         poll_fn(|context| {
             self.poll_wakeups(context);
@@ -118,7 +123,7 @@ impl EventLoop {
         .await;
     }
 
-    /// Serves until the last connection has gone.
+    /// Serves until the last connection has closed.
     pub async fn run_until_empty(&mut self) {
         poll_fn(|context| {
             self.poll_wakeups(context);
@@ -127,13 +132,13 @@ impl EventLoop {
         .await;
     }
 
-    /// Tells every connection that the server stops.
+    /// Signals the server's stop to every connection.
     pub fn stop(&mut self) {
         self.stopping.set(true);
         self.slots.wake_all();
     }
 
-    /// Looks at those who have knocked since the last time.
+    /// Polls the slots woken since the last call.
     fn poll_wakeups(&mut self, context: &mut Context<'_>) {
         self.wake_queue.drain_into(context, &mut self.woken);
         if self.woken.is_empty() {
@@ -161,7 +166,7 @@ impl EventLoop {
             }
         }
         let served = self.serve_ready(&ready);
-        // They have knocked before the others.
+        // The rest of this round stands before later wake-ups.
         woken.splice(0..0, ready.drain(..).skip(served));
         if !woken.is_empty() {
             context.waker().wake_by_ref();
@@ -169,7 +174,7 @@ impl EventLoop {
         (self.woken, self.ready) = (woken, ready);
     }
 
-    /// Reads, runs and answers, for the first of these; for how many.
+    /// Reads, runs and replies for the first of these; returns their number.
     fn serve_ready(&mut self, ready: &[usize]) -> usize {
         let (mut rest, mut bytes) = (ready.iter().copied(), 0);
         with_read_buffer(|buffer| {
@@ -196,7 +201,8 @@ impl EventLoop {
         ready.len() - rest.len()
     }
 
-    /// Reads from the next ones, and runs what they have sent together, up to the first whose commands have to be run alone; how many bytes were read.
+    /// Reads from the next connections and runs their commands together, up to the first that must
+    /// run alone. Returns the number of bytes read.
     fn read_and_run(&mut self, ready: &mut impl Iterator<Item = usize>, buffer: &mut [u8]) -> usize {
         let EventLoop { server, slots, pending_replies, progress, replies, .. } = self;
         let (mut turn, mut command_batch, mut alone) = (None, CommandBatch::default(), None);
@@ -207,7 +213,7 @@ impl EventLoop {
             let ConnectionSlot { state, waker, .. } = slots.slot_mut(slot);
             let SlotState::Idle(connection) = state else { continue };
             let received = match connection.poll_receive(&mut Context::from_waker(waker), room) {
-                // A knock about nothing, or about what was read before.
+                // A spurious wake-up, or one for bytes already read.
                 Poll::Pending => continue,
                 Poll::Ready(Ok(received)) if received > 0 => received,
                 Poll::Ready(_) => {
@@ -238,7 +244,7 @@ impl EventLoop {
                 let Some(connection) = slots.busy_mut(entry.slot) else { continue };
                 connection.record_batch(progress.command, now);
                 let is_whole = progress.bytes == entry.input.len();
-                // Who was not run with the others has nothing to wait for that they do.
+                // A connection that did not run in the batch does not wait for its commit.
                 let wait = if progress.bytes > 0 { wait } else { Wait::default() };
                 pending_replies.push(if is_whole {
                     PendingReply { slot: entry.slot, outcome: TurnOutcome { wait, end: TurnEnd::Idle }, replies: range }
@@ -256,11 +262,12 @@ impl EventLoop {
         room_bytes - room.len()
     }
 
-    /// Answers those whose replies the journal has caught up with; commits, for all that is there.
+    /// Commits for all waiting replies, and sends those that the journal covers.
     ///
-    /// Only when there are more of them or the journal knocks: each time that it has to be waited for, it has one more to wake.
+    /// Called only for new replies or after a wake-up from the journal: each pending commit adds
+    /// one more waker to the journal.
     fn commit_and_send(&mut self) {
-        // Those first that wait for no disk.
+        // Replies that need no sync first.
         for synced in [false, true] {
             self.send_committed(|wait| (wait.synced != Wait::default().synced) == synced);
         }
@@ -275,7 +282,7 @@ impl EventLoop {
             let mut committed = |wait| pin!(server.engine.commit_until(wait)).poll(&mut context);
             let is_all = matches!(committed(all), Poll::Ready(Ok(())));
             awaiting_commit.retain_mut(|PendingReply { slot, outcome, replies }| {
-                // What comes after something that has not come has not come.
+                // If an earlier position is not committed, a later one is not either.
                 let comes_after =
                     |later: Wait| later.written <= outcome.wait.written && later.synced <= outcome.wait.synced;
                 if !selects(&outcome.wait) || later.is_some_and(comes_after) {
@@ -287,7 +294,7 @@ impl EventLoop {
                         let outcome = TurnOutcome { wait: Wait::default(), end };
                         self.send_reply(PendingReply { slot: *slot, outcome, replies: mem::take(replies) });
                     }
-                    // Nobody can say what became of it.
+                    // Outcome unknown: the connection closes without a reply.
                     Poll::Ready(Err(_)) => self.slots.remove(*slot),
                     Poll::Pending => {
                         later = Some(outcome.wait);
@@ -300,7 +307,8 @@ impl EventLoop {
         self.awaiting_commit = awaiting_commit;
     }
 
-    /// Replies that are still held back go with their connections: those of the next round come where they are.
+    /// Moves the bytes of waiting replies into their connections, since the next round reuses the
+    /// buffer.
     fn park_replies(&mut self) {
         for PendingReply { slot, replies, .. } in &mut self.awaiting_commit {
             let replies = mem::take(replies);
@@ -310,7 +318,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends replies that wait for nothing any more.
+    /// Sends a reply that waits for nothing.
     fn send_reply(&mut self, reply: PendingReply) {
         let PendingReply { slot, outcome, replies } = reply;
         let Some(connection) = self.slots.busy_mut(slot) else { return };
@@ -325,7 +333,7 @@ impl EventLoop {
         }
     }
 
-    /// Serves a connection apart from the others from here on.
+    /// Detaches a connection: its own future serves it from here on.
     fn detach(&mut self, slot: usize, outcome: Option<TurnOutcome>) {
         let state = &mut self.slots.slot_mut(slot).state;
         *state = match mem::replace(state, SlotState::Free) {
@@ -337,7 +345,7 @@ impl EventLoop {
         self.poll_detached(slot);
     }
 
-    /// Goes on with a connection that is served apart.
+    /// Polls a detached connection.
     fn poll_detached(&mut self, slot: usize) {
         let ConnectionSlot { state, waker, .. } = self.slots.slot_mut(slot);
         let SlotState::Detached(future) = state else { return };
@@ -351,7 +359,7 @@ impl EventLoop {
         }
     }
 
-    /// Everything was answered: the next bytes make it knock.
+    /// Makes a connection idle after its replies: its next bytes wake the slot.
     fn return_to_idle(&mut self, slot: usize) {
         let ConnectionSlot { state, waker, .. } = self.slots.slot_mut(slot);
         *state = match mem::replace(state, SlotState::Free) {
@@ -365,7 +373,7 @@ impl EventLoop {
         };
     }
 
-    /// Gives places to those who were let in.
+    /// Puts the admitted sockets into slots.
     fn accept_connections(&mut self) {
         let (wake_handle, waker) = self.acceptor.clone();
         let mut context = Context::from_waker(&waker);
@@ -379,13 +387,13 @@ impl EventLoop {
                 self.acceptor_ended = true;
                 return;
             };
-            // A socket that cannot be used any more is a client that has gone.
+            // An unusable socket means that the client has gone.
             let Ok(stream) = TcpStream::from_std(socket) else { continue };
             let connection = Connection::new(stream, client, Arc::clone(&self.server), Rc::clone(&self.stopping));
             let slot = self.slots.insert(connection);
             self.detach(slot, None);
         }
-        // There may be more, after those who are here.
+        // More sockets may wait; the connections accepted so far come first.
         waker.wake_by_ref();
     }
 }

@@ -1,6 +1,7 @@
-//! A worker: a thread, a runtime, and the connections pinned to it.
+//! Runs a worker: a thread, a runtime, and the connections pinned to it.
 //!
-//! In: sockets from the acceptor. Out: served connections; it ends when the acceptor is gone and its connections are.
+//! In: sockets from the acceptor. Out: served connections. The worker ends after the acceptor and
+//! all its connections.
 
 mod connection_slots;
 mod event_loop;
@@ -19,10 +20,10 @@ use crate::clients::ClientInfo;
 use crate::process::WORKER_THREAD_PREFIX;
 use crate::server_state::ServerState;
 
-/// Sockets that wait for a worker to take them; the acceptor waits when there are more.
+/// Most sockets in a worker's accept queue; beyond that the acceptor waits.
 const ACCEPT_QUEUE_MAX: usize = 1_024;
 
-/// A socket that was let in.
+/// An admitted socket.
 pub(crate) type AcceptedSocket = (TcpStream, Arc<ClientInfo>);
 
 /// The acceptor's end of a worker.
@@ -40,9 +41,10 @@ impl Worker {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build()?;
         let thread = std::thread::Builder::new().name(format!("{WORKER_THREAD_PREFIX}{index}")).spawn(move || {
-            // Without the runtime's budget of what one task may do in a row: this one is all connections at once, and has bounds of its own.
+            // Without the runtime's cooperative budget per task: this task serves all connections,
+            // and has bounds of its own.
             runtime.block_on(unconstrained(serve(accepted_sockets, server, stop)));
-            // Nobody listens if the server was dropped instead of stopped.
+            // The send fails if the server was dropped instead of stopped.
             let _ = end.send(());
         })?;
         Ok(Worker { sockets, ended, thread })
@@ -58,6 +60,6 @@ async fn serve(
     let mut event_loop = EventLoop::new(accepted_sockets, stopped, server);
     event_loop.run_until_acceptor_ends().await;
     event_loop.stop();
-    // Whoever has not been answered by then does not read; dropping the rounds closes them.
+    // A client not served by then does not read; dropping the event loop closes its connection.
     let _ = timeout(drain_time_max, event_loop.run_until_empty()).await;
 }

@@ -1,25 +1,27 @@
-//! Who of a worker's places wants to be looked at.
+//! Queues the slots of a worker that were woken.
 //!
-//! In: wake-ups, by the runtime on the worker's own thread, or by the engine on others. Out: places, each once, in the order in which they knocked.
+//! In: wake-ups, by the runtime on the worker's own thread, or by the engine on others. Out: slots,
+//! each once, in the order of their wake-ups.
 //!
-//! Invariant: a place that knocks after it was taken out is told again, so no wake-up is lost between taking and looking.
+//! Invariant: a slot woken after its handle was cleared is queued again, so no wake-up is lost
+//! between draining and polling.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// The knocks of one worker.
+/// Wake queue of one worker.
 #[derive(Default)]
 pub(super) struct WakeQueue(Mutex<QueueState>);
 
 #[derive(Default)]
 struct QueueState {
     slots: Vec<usize>,
-    /// Whoever takes them out; woken by the first.
+    /// Waker of the worker, woken by the first entry.
     worker: Option<Waker>,
 }
 
-/// One place, and whether it has knocked since it was taken out.
+/// Wake handle of one slot, with a flag for its presence in the queue.
 pub(super) struct WakeHandle {
     slot: usize,
     is_queued: AtomicBool,
@@ -27,7 +29,7 @@ pub(super) struct WakeHandle {
 }
 
 impl WakeQueue {
-    /// Takes all of them out, behind those that are in the list; the worker is woken by the next one.
+    /// Appends all queued slots to `slots`; the next wake-up wakes the worker.
     pub fn drain_into(&self, context: &Context<'_>, slots: &mut Vec<usize>) {
         let mut state = self.lock();
         if !state.worker.as_ref().is_some_and(|worker| worker.will_wake(context.waker())) {
@@ -42,13 +44,14 @@ impl WakeQueue {
 }
 
 impl WakeHandle {
-    /// A place's, and what wakes by it.
+    /// Creates a slot's handle and the waker for it.
     pub fn new(slot: usize, queue: &Arc<WakeQueue>) -> (Arc<WakeHandle>, Waker) {
         let handle = Arc::new(WakeHandle { slot, is_queued: AtomicBool::new(false), queue: Arc::clone(queue) });
         (Arc::clone(&handle), Waker::from(handle))
     }
 
-    /// It is looked at now: whoever knocks from here on wants another look, and what those before have done is seen by this one.
+    /// Called before the worker polls the slot. A later wake-up queues the slot again; this poll
+    /// sees the effects of all earlier ones.
     pub fn clear(&self) {
         self.is_queued.swap(false, Ordering::AcqRel);
     }
@@ -100,7 +103,7 @@ mod tests {
         assert!(flag.0.swap(false, Ordering::Relaxed));
         queue.drain_into(&context, &mut slots);
         assert_eq!(slots, [7, 3]);
-        // Taken out, but not looked at: whoever looks will see what this one is about.
+        // Drained but not polled: the coming poll covers this wake-up.
         first_waker.wake_by_ref();
         queue.drain_into(&context, &mut slots);
         assert_eq!((&*slots, flag.0.load(Ordering::Relaxed)), (&[7, 3][..], false));

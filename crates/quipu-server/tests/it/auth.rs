@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Authentication.
 
 use quipu_engine::Engine;
 use quipu_server::{BindError, Options, Password, Server};

@@ -1,4 +1,4 @@
-//! QUIPU.BACKUP: made beside the workers, one at a time, and nobody waits for it but who asked.
+//! QUIPU.BACKUP: runs beside the workers, one at a time; only the requesting client waits.
 
 use quipu_engine::Engine;
 use quipu_server::Password;

@@ -1,4 +1,4 @@
-//! Ways in which connections and counters at rest could break each other.
+//! Interactions of connections with evicted counters that could break either.
 
 use std::time::{Duration, Instant};
 

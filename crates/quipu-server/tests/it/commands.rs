@@ -1,4 +1,4 @@
-//! What ordinary clients do.
+//! Commands of ordinary clients.
 
 use quipu_protocol::resp::request;
 

@@ -1,4 +1,4 @@
-//! No reply leaves before what it includes is on disk.
+//! No reply leaves before its content is on disk.
 
 use std::io;
 use std::path::Path;

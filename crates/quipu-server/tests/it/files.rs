@@ -1,4 +1,4 @@
-//! Open files: connections never take the ones that the journal needs.
+//! Open files: connections never take those that the journal needs.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};

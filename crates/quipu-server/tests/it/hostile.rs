@@ -1,4 +1,4 @@
-//! Malformed bytes, floods, and clients that do not play by the rules: they are closed, the others go on.
+//! Malformed bytes, floods and misbehaving clients: the server closes them and serves the others.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! The HTTP door: every route and every error, through real sockets.
+//! HTTP: every route and every error, through real sockets.
 
 use quipu_engine::{Engine, Options};
 use quipu_model::{Millis, Name};

@@ -1,4 +1,4 @@
-//! An HTTP client that keeps its connection and says exactly what it sends.
+//! An HTTP client that keeps its connection and sends exactly the given bytes.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

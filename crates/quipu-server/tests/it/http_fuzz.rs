@@ -1,4 +1,4 @@
-//! Requests that were damaged on their way: whatever arrives, the server answers properly or closes, and goes on.
+//! Corrupted requests: the server replies properly or closes, and continues.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

@@ -1,4 +1,4 @@
-//! HTTP clients that do not play by the rules: they are refused and closed, the others go on.
+//! Misbehaving HTTP clients: the server refuses and closes them, and serves the others.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,6 +1,7 @@
-//! What a web page of another origin can do: nothing.
+//! Requests of web pages of another origin: they can do nothing.
 //!
-//! Requests here have the headers that browsers write; a real browser is driven by `crates/quipu/tests/clients/chromium.cjs`.
+//! The requests have the headers that browsers write; `crates/quipu/tests/clients/chromium.cjs`
+//! drives a real browser.
 
 use quipu_server::{HttpHosts, Password};
 

@@ -1,4 +1,4 @@
-//! Mutations over HTTP that are named, and retried.
+//! Mutations with an identity over HTTP, and their retries.
 
 use serde_json::json;
 

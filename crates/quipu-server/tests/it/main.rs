@@ -1,4 +1,4 @@
-//! The doors, through real sockets, on a real engine.
+//! Tests RESP and HTTP through real sockets, on a real engine.
 
 // A test that cannot be set up fails; there is nothing to handle.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! Namespaces over HTTP: what is in force, where it came from, and how it is changed.
+//! Namespaces over HTTP: the settings in force, their origins, and their changes.
 
 use quipu_engine::Engine;
 use quipu_model::{Durability, NAMESPACE_BYTES_MAX, Namespace};

@@ -1,4 +1,4 @@
-//! A server for one test, and a client that says exactly what it sends and expects.
+//! A server for one test, and a client that checks exact bytes sent and received.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

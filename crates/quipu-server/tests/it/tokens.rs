@@ -1,4 +1,4 @@
-//! Mutations that are named, and retried.
+//! Mutations with an identity, and their retries.
 
 use crate::test_server::TestServer;
 

@@ -1,12 +1,15 @@
-//! How far a reading may lag behind, where nothing stands in its way.
+//! Computes the freshness bound of readings in fair conditions.
 //!
-//! In: the adds of one counter that only rises, when they were asked and acknowledged, and what each node has shown. Out: the least that a node may
-//! show next.
+//! In: the adds of one rising counter with their times of sending and ack, and each node's
+//! readings. Out: the least value that a node may show next.
 //!
-//! In fair weather (no fault, everybody up, the store answering, and for so long that nobody waits for an answer from before) what was
-//! acknowledged on any node is settled within `settle_every`, and what a node knows of the others is no older than `freshness`. So between two readings of
-//! one node, what was asked after the first was answered and acknowledged the lag before the second was asked must have been added to what it
-//! shows. In any other weather only the judge's other floors hold.
+//! Conditions are fair if there is no fault, all nodes are up, the store answers, and no earlier
+//! call is still waited for. Then an acknowledged add is settled within `settle_every`, and a
+//! node's view of the others is at most `freshness` old.
+//!
+//! So take two readings of one node. Every add sent after the first was answered, and acknowledged
+//! the lag before the second was sent, must be in the difference. In other conditions only the
+//! judge's other floors hold.
 
 use std::time::Duration;
 
@@ -14,7 +17,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct FreshnessHistory {
     adds: Vec<TimedAdd>,
-    /// When each node last answered a reading, and with what.
+    /// Time and value of each node's last answered reading.
     shown: Vec<Option<(Duration, i128)>>,
 }
 
@@ -25,26 +28,26 @@ struct TimedAdd {
     delta: i64,
 }
 
-/// The weather when something happens.
+/// Conditions at an event.
 #[derive(Debug, Clone, Copy)]
 pub struct Conditions {
     /// The time.
     pub now: Duration,
-    /// Since when nothing stands in anybody's way.
+    /// Start of the current time without any fault in effect.
     pub clear_since: Duration,
-    /// Since when it has been fair: the same, and everybody has found their way back from what did.
+    /// Start of the fair time: as `clear_since`, and all nodes have recovered.
     pub fair_since: Duration,
-    /// How long it takes until everybody knows, in fair weather.
+    /// Time until all nodes know an add, in fair conditions.
     pub lag: Duration,
 }
 
 impl FreshnessHistory {
-    /// An add was acknowledged.
+    /// Records an acknowledged add.
     pub fn add_acked(&mut self, asked_at: Duration, conditions: Conditions, delta: i64) {
         self.adds.push(TimedAdd { asked_at, acked_at: conditions.now, delta });
     }
 
-    /// A node has answered with this value.
+    /// Records a node's reading.
     pub fn add_reading(&mut self, node: usize, conditions: Conditions, value: i128) {
         if self.shown.len() <= node {
             self.shown.resize(node + 1, None);
@@ -52,14 +55,15 @@ impl FreshnessHistory {
         self.shown[node] = Some((conditions.now, value));
     }
 
-    /// The least that a node may answer now, if anything is known.
+    /// The least value that a node may answer now, if a bound exists.
     pub fn least_reading(&self, node: usize, conditions: Conditions) -> Option<i128> {
         let (at, value) = self.shown.get(node).copied().flatten()?;
         let until = conditions.now.checked_sub(conditions.lag)?;
         if at < conditions.fair_since || until < at {
             return None;
         }
-        // In the order of their acks: none before this answer was asked after it.
+        // Adds are in the order of their acks: those acked before this reading were also sent
+        // before it.
         let since = self.adds.iter().rev().take_while(|add| add.acked_at >= at);
         let known = since.filter(|add| add.asked_at > at && add.acked_at <= until);
         Some(value + known.map(|add| i128::from(add.delta)).sum::<i128>())

@@ -1,22 +1,25 @@
-//! The judge: from the outside, by what clients asked and were told and by what really happened at the store.
+//! Judges a run from outside: it compares acts and replies with the real events at the store.
 //!
-//! In: each act when it is asked and when it is answered, every crash, and in the end what the store has counted and what each node shows.
-//! Out: the first promise that was broken.
+//! In: each act when it is sent and when it is answered, every crash, and in the end the store's
+//! counted total and each node's reading. Out: the first broken promise.
 //!
-//! - what was counted = adds that were acknowledged + some subset of those in doubt, each once. In doubt is what was never answered, and what the durability of
-//!   its namespace lets a crash take;
-//! - every value that a swap returned is what that swap took (`takes`);
-//! - a reading of a counter that only rises never goes back on one node between its crashes, has the node's own acknowledged adds, and never more than was asked for;
-//!   the reply to an add has at least those adds and itself;
-//! - what a node has taken, and what was taken before that, is not shown there again, as long as the store answers;
-//! - in fair weather it lags by no more than the options say (`fresh`);
-//! - nothing is below 0 where only positive adds happen;
-//! - of a sketch: what was acknowledged is in it, and no more than was asked for; of one that is deleted, what was observed after the last delete (`observed`);
-//! - what needs one owner is refused, and refused means never applied;
-//! - in the end all nodes show the same, and it is the sum of the row.
+//! - Counted = acknowledged adds + some subset of the adds in doubt, each once. In doubt are
+//!   unanswered adds, and adds that a crash may take by their namespace's durability.
+//! - Every value that a swap returned is the value that it took (`takes`).
+//! - A reading of a rising counter never falls on one node between its crashes. It includes the
+//!   node's own acknowledged adds, and never exceeds the sum of all adds sent. The reply to an add
+//!   includes at least those adds and itself.
+//! - A node does not show again the values taken up to its last own take, while the store answers.
+//! - In fair conditions a reading lags by no more than the options allow (`freshness`).
+//! - No value is below 0 in a counter with positive adds only.
+//! - A sketch contains every acknowledged observation, and none that no client sent. After a delete
+//!   this holds for the observations after the last delete (`sketch_history`).
+//! - A command that needs one owner is refused, and a refused command is never applied.
+//! - In the end all nodes show the same value, and it is the sum of the row.
 //!
-//! Where the store may lose data, a token may be counted once by each node that it was sent to; and counters that are swapped are judged by agreement alone.
-//! Where it has lost data after the registration of a life was removed, only adds of the nodes' present lives are certain.
+//! Where the store may lose data, each node that received a token may count it once; and swapped
+//! counters are judged by agreement alone. If it lost data after the registration of an incarnation
+//! was removed, only adds of the nodes' present incarnations are certain.
 
 mod freshness;
 mod sketch_history;
@@ -40,10 +43,10 @@ use crate::act::{Act, Action, Items};
 use crate::counters::{COUNTERS, CounterClass, SimCounter, find_counter};
 use crate::store::Truth;
 
-/// How a node ended.
+/// End of a node's process or disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeEnd {
-    /// It was closed.
+    /// Closed cleanly.
     Clean,
     /// The process was killed.
     Killed,
@@ -51,74 +54,76 @@ pub enum NodeEnd {
     PowerLoss(Position),
     /// Its directory was lost.
     DirectoryLost,
-    /// It was away for so long that nobody can tell what it has settled.
+    /// Away too long: its settled state is unknown.
     Stranded,
-    /// Its directory was replaced by a copy made when so many acts had been asked.
+    /// Its directory was replaced by a copy with this stamp.
     Restored(u64),
 }
 
-/// What became of an act.
+/// Outcome of an act.
 #[derive(Debug, Clone)]
 pub struct ActOutcome {
-    /// The reply; none if there is none and will not be.
+    /// The reply; none if it never comes.
     pub reply: Option<Reply>,
-    /// The end of the journal when the act had been applied.
+    /// End of the journal after the act was applied.
     pub position: Position,
 }
 
 /// An act under way.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingAct {
-    /// What.
+    /// The act.
     pub act: Act,
-    /// Of which node.
+    /// Its node.
     pub node: usize,
-    /// Least value that its reading may show, per counter that it reads. An add goes on with what is known, which may be the node's own adds alone.
+    /// Least value of its reading, per counter that it reads. An add continues from the known
+    /// value, which may be the node's own adds alone.
     floors: [i128; READ_MAX],
-    /// What is gone of each of them for certain.
+    /// Sum certainly taken of each of them.
     gone: [i128; READ_MAX],
-    /// What swaps had taken of the counter.
+    /// Sum that swaps had taken of the counter.
     taken: i128,
-    /// Least values again, if the weather stays fair.
+    /// Least values by freshness, if conditions stay fair.
     fresh: [Option<i128>; READ_MAX],
-    /// When it was asked.
+    /// Conditions when it was sent.
     conditions: Conditions,
-    /// Counters that its node has added to: a bit each.
+    /// Bit set of the counters to which its node has added.
     own: u32,
-    /// How much the store had lost by then.
+    /// Number of store losses at that time.
     losses: u64,
-    /// Where it is in the counter's book; of a reading of a sketch, when it was asked.
+    /// Index in the counter's history; for a reading of a sketch, its stamp.
     entry: usize,
 }
 
-/// Who has applied an add with a token: one of those it was sent to, and nobody outside can tell which.
+/// Node of an add with a token: one of its recipients, indistinguishable from outside.
 const NOBODY: usize = usize::MAX;
 
 /// Most counters that one act reads.
 const READ_MAX: usize = 3;
 
-/// The books of all counters.
+/// The judge: histories of all counters.
 pub struct Judge {
     histories: [CounterHistory; COUNTERS.len()],
     incarnations: Vec<u64>,
     tokens: BTreeMap<u64, TokenAdd>,
-    /// Readings that were judged by how far they lag.
+    /// Number of readings judged by their lag.
     pub fresh_readings: u64,
-    /// How often what was certain has become less so: the store lost data, or a node went on as someone else after that.
+    /// Number of events that made certain adds less certain: the store lost data, or afterwards a
+    /// node continued as another writer.
     losses: u64,
-    /// Whether the store may lose data in this run.
+    /// True if the store may lose data in this run.
     may_lose: bool,
 }
 
 /// An add with a token.
 #[derive(Default)]
 struct TokenAdd {
-    /// Which counter, and where it is in its book.
+    /// Index of the counter, and of the add in its history.
     counter: usize,
     entry: usize,
-    /// Nodes it was sent to: one of them may have applied it.
+    /// Recipients: one of them may have applied it.
     nodes: Vec<usize>,
-    /// What its reply was.
+    /// Its replied value.
     value: Option<i64>,
     /// The node that applied it may have lost it.
     in_doubt: bool,
@@ -128,18 +133,19 @@ struct TokenAdd {
 struct CounterHistory {
     adds: Vec<AddEntry>,
     takes: Vec<Take>,
-    /// Most that adds and sets asked for come to.
+    /// Sum of all positive adds and sets sent.
     most: i128,
-    /// Least.
+    /// Sum of all negative adds sent.
     least: i128,
-    /// Most that each node has shown since its last crash.
+    /// Largest value that each node has shown since its last crash.
     shown: Vec<i128>,
-    /// What each node's own acknowledged and certain adds come to.
+    /// Sum of each node's own acknowledged and certain adds.
     own: Vec<i128>,
-    /// What had been taken, by anybody, when each node's last take was carried out, and when it was asked: none of it may be shown there again.
+    /// Sum taken by all nodes when each node's last take was carried out, and the time it was sent.
+    /// That node must not show any of it again.
     gone: Vec<(i128, Duration)>,
     freshness: FreshnessHistory,
-    /// Of a sketch.
+    /// Observations, of a sketch.
     sketch: SketchHistory,
 }
 
@@ -161,7 +167,7 @@ enum AckState {
 }
 
 impl CounterHistory {
-    /// Enters an add that was asked for; where.
+    /// Records a sent add; returns its index.
     fn push_add(&mut self, node: usize, incarnation: u64, delta: i64) -> usize {
         self.most += i128::from(delta.max(0));
         self.least += i128::from(delta.min(0));
@@ -172,13 +178,13 @@ impl CounterHistory {
 }
 
 impl Judge {
-    /// Empty books, of a run in which the store may lose data, or may not.
+    /// Creates a judge for a run in which the store may lose data, or may not.
     pub fn new(may_lose: bool) -> Judge {
         let (histories, tokens) = (Default::default(), BTreeMap::new());
         Judge { histories, incarnations: Vec::new(), tokens, fresh_readings: 0, losses: 0, may_lose }
     }
 
-    /// A node has begun a life.
+    /// Records that a node has begun an incarnation.
     pub fn begin_incarnation(&mut self, node: usize) {
         if self.incarnations.len() <= node {
             self.incarnations.resize(node + 1, 0);
@@ -191,7 +197,8 @@ impl Judge {
         self.incarnations[node] += 1;
     }
 
-    /// An act is asked of a node, when swaps have taken so much of its counter; what it adds to all that was asked for.
+    /// Records a sent act, with the sum that swaps have taken of its counter; returns the sum of
+    /// its adds.
     pub fn begin_act(
         &mut self,
         node: usize,
@@ -203,7 +210,7 @@ impl Judge {
         for (floor, counter) in floors.iter_mut().zip(act.counters()) {
             let history = &self.histories[counter];
             let adds = matches!(act.what, Action::Add(_));
-            // A store that lost data shows less, until everybody has put again.
+            // A store that lost data shows less until all nodes have put again.
             let shown = if adds || self.is_lossy() { i128::MIN } else { history.shown[node] };
             *floor = shown.max(history.own[node]);
         }
@@ -212,7 +219,8 @@ impl Judge {
             *gone = if at > conditions.clear_since { taken } else { 0 };
         }
         for (least, counter) in fresh.iter_mut().zip(act.counters()) {
-            // What a store has lost of lives that are over may show until their heirs give it up, at any time after.
+            // Lost data of ended incarnations may show until their successors drop it, at any later
+            // time.
             let judged = COUNTERS[counter].class == CounterClass::Rising && !matches!(act.what, Action::Add(_));
             let judged = judged && !self.is_lossy();
             *least = if judged { self.histories[counter].freshness.least_reading(node, conditions) } else { None };
@@ -233,7 +241,8 @@ impl Judge {
                     TokenAdd { counter: act.counter, entry: history.push_add(NOBODY, 0, delta), ..TokenAdd::default() }
                 });
                 if self.may_lose && !known.nodes.is_empty() && !known.nodes.contains(&node) {
-                    // The store may lose the claim, and this node may apply the token before the other one has noticed that. Once: it knows its own tokens.
+                    // The store may lose the claim, and this node may apply the token before the
+                    // other node notices. Only once: a node knows its own tokens.
                     history.push_add(NOBODY, 0, delta);
                     adds = delta;
                 }
@@ -256,7 +265,7 @@ impl Judge {
         (PendingAct { act, node, floors, gone, taken, fresh, conditions, own, losses: self.losses, entry }, adds)
     }
 
-    /// An act is answered; what was refused of adds.
+    /// Judges an answer; returns the sum of refused adds.
     pub fn judge_outcome(
         &mut self,
         pending: PendingAct,
@@ -268,7 +277,7 @@ impl Judge {
             (floors, gone, own) = ([i128::MIN; READ_MAX], [0; READ_MAX], 0);
         }
         if pending.conditions.clear_since != conditions.clear_since {
-            // A node that the store does not answer shows what it knew before.
+            // A node shows its earlier state while the store does not answer it.
             gone = [0; READ_MAX];
         }
         if pending.conditions.fair_since == conditions.fair_since {
@@ -290,7 +299,7 @@ impl Judge {
                     None => return wrong(),
                 },
             };
-            // What was acknowledged before it was asked.
+            // Only observations acknowledged before this reading was sent are certain.
             let before = if class == CounterClass::Observed && !lossy { pending.entry as u64 } else { 0 };
             let verdict = self.histories[act.counter].sketch.judge_reading((node, before), form, &reading);
             return verdict.map(|()| 0).map_err(|what| format!("{}: node {node} {what}", COUNTERS[act.counter].name));
@@ -362,7 +371,7 @@ impl Judge {
         Ok(0)
     }
 
-    /// A node has ended. What is under way stays unanswered.
+    /// Records the end of a node. Its acts under way stay unanswered.
     pub fn end_node(&mut self, node: usize, end: NodeEnd) {
         let lossy = self.is_lossy();
         let lost = matches!(end, NodeEnd::DirectoryLost | NodeEnd::Stranded | NodeEnd::Restored(_));
@@ -395,7 +404,7 @@ impl Judge {
         }
     }
 
-    /// The store has lost data.
+    /// Records that the store has lost data.
     pub fn record_store_loss(&mut self) {
         self.losses += 1;
         for history in &mut self.histories {
@@ -409,7 +418,8 @@ impl Judge {
         }
     }
 
-    /// A node has begun to write as someone else, without a crash: what the store loses of its old self is lost.
+    /// Records that a node continues as another writer without a crash: data of its old incarnation
+    /// that the store loses is lost.
     pub fn replace_incarnation(&mut self, node: usize) {
         self.incarnations[node] += 1;
         if self.is_lossy() {
@@ -418,7 +428,8 @@ impl Judge {
         }
     }
 
-    /// In the end, when everybody has settled: `shown` is what each node shows, `sum` what the row comes to, `counted` what the store has counted.
+    /// Judges a counter in the end, after all nodes have settled. `shown` is each node's reading,
+    /// `sum` the row's sum, `counted` the store's counted total.
     pub fn judge_counter(
         &self,
         truth: &Truth,
@@ -441,8 +452,8 @@ impl Judge {
             let swaps: Vec<_> = truth.swaps().iter().filter(|swap| swap.counter == counter).copied().collect();
             takes::judge_takes(&self.histories[counter].takes, &swaps).map_err(|what| format!("{name}: {what}"))?;
         }
-        // What a node added in the knowledge of an expiry is gone with it, and nobody outside can tell how much that was; that it is not
-        // counted twice was seen to at every step.
+        // Adds that a node made knowing of an expiry vanish with it, and their sum is invisible
+        // from outside. A check at every step excludes double counting.
         if truth.is_expiring(counter) {
             Ok(())
         } else {
@@ -450,7 +461,7 @@ impl Judge {
         }
     }
 
-    /// The same of a sketch.
+    /// Judges a sketch in the end.
     pub fn judge_sketch(&self, truth: &Truth, counter: usize, shown: &[(usize, SketchReading)]) -> Result<(), String> {
         let SimCounter { name, form, .. } = COUNTERS[counter];
         let (since, certain) = self.certain_since(truth, counter);
@@ -459,21 +470,22 @@ impl Judge {
         verdict.map_err(|what| format!("{name}: {what}"))
     }
 
-    /// Of a sketch of uniques: items that must be there, and all that may.
+    /// Certain and requested items of a sketch of uniques.
     pub fn items(&self, truth: &Truth, counter: usize) -> (Items, Items) {
         let (since, certain) = self.certain_since(truth, counter);
         let sketch = &self.histories[counter].sketch;
         (sketch.certain_items(since, certain), sketch.requested_items())
     }
 
-    /// Since when what was observed in a sketch is certain to be there, if it is of these nodes and lives.
+    /// Stamp after which the observations of these nodes and incarnations are certain.
     fn certain_since(&self, truth: &Truth, counter: usize) -> (u64, impl Fn(usize, u64) -> bool) {
         let mut deletes = self.histories[counter].takes.iter().filter_map(|take| match take.outcome {
             TakeOutcome::Acked { at, .. } => Some(at),
             TakeOutcome::Refused => None,
             TakeOutcome::Unknown => Some(u64::MAX),
         });
-        // Where the store has lost a delete, who knows what was deleted; and what a node observed in the knowledge of an expiry is gone with it.
+        // After a lost delete, the deleted items are unknown; and observations made knowing of an
+        // expiry vanish with it.
         let unclear = self.is_lossy() && deletes.clone().next().is_some() || truth.is_expiring(counter);
         let since = if unclear { u64::MAX } else { deletes.by_ref().max().unwrap_or(0) };
         (since, |node: usize, incarnation: u64| !self.is_lossy() || incarnation == self.incarnations[node])
@@ -483,7 +495,8 @@ impl Judge {
         self.losses > 0
     }
 
-    /// `removed`: registrations were removed, so that what the store has lost of these lives nobody has any more.
+    /// `removed`: registrations were removed, so no node has the lost data of these incarnations
+    /// any more.
     fn judge_sum(&self, counter: usize, counted: i128, removed: bool) -> Result<(), String> {
         let is_certain = |add: &AddEntry| {
             !self.is_lossy() || !removed || add.node != NOBODY && add.incarnation == self.incarnations[add.node]
@@ -538,13 +551,14 @@ impl Judge {
         let lossy = self.is_lossy();
         let history = &mut self.histories[counter];
         let value = i128::from(value);
-        // What is added is in the reply, beside what was shown before; and nothing else is below 0.
+        // The reply includes the add and the value shown before; every other value is at least 0.
         let least = match COUNTERS[counter].class {
             CounterClass::Rising => floor.max(0) + added,
             CounterClass::Both => history.least,
             _ => added,
         };
-        // Of a counter that is swapped, what a lost swap had made writers carry may be in the row from before, too, until they have looked at it.
+        // After a lost swap, the row may also hold earlier carried deltas until their writers read
+        // it again.
         let most = match lossy {
             true if COUNTERS[counter].class.is_swapped() => i128::MAX,
             true => history.most,
@@ -561,7 +575,8 @@ impl Judge {
     }
 }
 
-/// All names in one page: each is known, and those that this node has added to are there.
+/// Judges a SCAN page: all names are known, and every counter to which this node has added is
+/// there.
 fn judge_scan(node: usize, own: u32, names: &[Box<[u8]>]) -> Result<(), String> {
     if let Some(unknown) = names.iter().find(|name| find_counter(name).is_none()) {
         return Err(format!("node {node}: SCAN names {}", unknown.escape_ascii()));

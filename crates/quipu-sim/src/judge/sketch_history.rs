@@ -1,6 +1,7 @@
-//! The book of a sketch: which items were asked to be observed or counted, how often, and what of that was acknowledged.
+//! Keeps the history of a sketch: sent observations with item and count, and their acks.
 //!
-//! Few enough items are observed that a sketch of our form counts them exactly; one of Redis's form is off by a few of them, and never shows one that is there as new.
+//! The items are few enough that a native sketch counts them exactly. One in Redis's format is off
+//! by a few, and never reports a present item as new.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ use super::{AckState, NodeEnd};
 use crate::act::{COUNTED_ITEMS, Items, item_name};
 use crate::counters::CounterForm;
 
-/// Two of two hundred items may share a register of Redis's form, and so may others.
+/// Largest error in Redis's format: two of two hundred items may share a register, and so may
+/// others.
 const HLL_ERROR: i128 = 6;
 
 /// All observations of one sketch.
@@ -31,20 +33,20 @@ struct Observation {
     ack_state: AckState,
 }
 
-/// What a sketch shows: how many uniques, or for each item that is counted how often it came at least and at most.
+/// Reading of a sketch: the number of uniques, or the least and largest count of each counted item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SketchReading {
-    /// So many different items.
+    /// Number of different items.
     Uniques(i128),
-    /// So often.
+    /// Least and largest count of each item.
     Counts(Vec<(u64, u64)>),
 }
 
-/// How often each item came.
+/// Count of each item.
 type ItemCounts = BTreeMap<usize, u64>;
 
 impl SketchReading {
-    /// By the reply to a reading.
+    /// Converts the reply to a reading.
     pub fn from_reply(reply: &Reply) -> Option<SketchReading> {
         match reply {
             Reply::Estimate(estimate) => Some(SketchReading::Uniques(i128::from(estimate.value))),
@@ -60,7 +62,7 @@ impl SketchReading {
         }
     }
 
-    /// Of one that does not exist.
+    /// Reading of a sketch that does not exist.
     pub fn nothing(form: CounterForm) -> SketchReading {
         match form {
             CounterForm::Frequency | CounterForm::Top => SketchReading::Counts(vec![(0, 0); COUNTED_ITEMS]),
@@ -68,7 +70,8 @@ impl SketchReading {
         }
     }
 
-    /// Whether it may be the same sketch: of one in Redis's form those who have never merged it know a little better.
+    /// Returns true if both may be readings of the same sketch. In Redis's format, nodes that never
+    /// merged it are slightly more exact.
     fn is_like(&self, form: CounterForm, other: &SketchReading) -> bool {
         match (self, other) {
             (SketchReading::Uniques(one), SketchReading::Uniques(other)) if form == CounterForm::Hll => {
@@ -78,7 +81,7 @@ impl SketchReading {
         }
     }
 
-    /// Whether it has this, and no more than that.
+    /// Returns true if the reading lies within these bounds.
     fn is_within(&self, form: CounterForm, least: &ItemCounts, most: &ItemCounts) -> bool {
         let error = if form == CounterForm::Hll { HLL_ERROR } else { 0 };
         match self {
@@ -92,7 +95,7 @@ impl SketchReading {
 }
 
 impl SketchHistory {
-    /// Enters one that is asked for; where.
+    /// Records a sent observation; returns its index.
     pub fn push(&mut self, (node, incarnation): (usize, u64), item: usize, by: u64, asked_at: u64) -> usize {
         let (acked_at, position, ack_state) = (0, Position(0), AckState::InDoubt);
         self.all.push(Observation { node, incarnation, item, by, asked_at, acked_at, position, ack_state });
@@ -108,17 +111,17 @@ impl SketchHistory {
         self.all[entry].ack_state = AckState::Refused;
     }
 
-    /// What was asked for.
+    /// Counts of all observations that were not refused.
     fn requested_counts(&self) -> ItemCounts {
         self.count_items(|one| one.ack_state != AckState::Refused)
     }
 
-    /// All items that were asked for.
+    /// Items of all observations that were not refused.
     pub fn requested_items(&self) -> Items {
         self.requested_counts().into_keys().collect()
     }
 
-    /// A node has ended.
+    /// Records the end of a node.
     pub fn end_node(&mut self, node: usize, end: NodeEnd, durability: Durability) {
         let memory = durability == Durability::Memory;
         for one in self.all.iter_mut().filter(|one| one.node == node && one.ack_state == AckState::Acked) {
@@ -135,7 +138,8 @@ impl SketchHistory {
         }
     }
 
-    /// A node shows this: it has what that node itself had acknowledged before then and did not lose, and nothing that nobody asked for.
+    /// Judges a node's reading: it includes the node's own observations, acknowledged before
+    /// `before` and not lost, and none that no client sent.
     pub fn judge_reading(
         &self,
         (node, before): (usize, u64),
@@ -147,19 +151,19 @@ impl SketchHistory {
         self.judge_within(form, &least, reading)
     }
 
-    /// What is certain to be there: what was acknowledged, and asked for after the last delete.
+    /// Counts of the certain observations: acknowledged, and sent after the last delete.
     fn certain_counts(&self, deleted_at: u64, certain: impl Fn(usize, u64) -> bool) -> ItemCounts {
         self.count_items(|one| {
             one.ack_state == AckState::Acked && certain(one.node, one.incarnation) && one.asked_at > deleted_at
         })
     }
 
-    /// Items that are.
+    /// Items of the certain observations.
     pub fn certain_items(&self, deleted_at: u64, certain: impl Fn(usize, u64) -> bool) -> Items {
         self.certain_counts(deleted_at, certain).into_keys().collect()
     }
 
-    /// In the end: all nodes show the same.
+    /// Checks that in the end all nodes show the same.
     pub fn same(&self, form: CounterForm, shown: &[(usize, SketchReading)]) -> Result<(), String> {
         match shown.iter().all(|(_, reading)| shown[0].1.is_like(form, reading)) {
             true => Ok(()),
@@ -167,7 +171,8 @@ impl SketchHistory {
         }
     }
 
-    /// In the end: what they show has everything that is certain, and nothing that nobody asked for.
+    /// Checks that in the end the readings include every certain observation, and none that no
+    /// client sent.
     pub fn judge_end(
         &self,
         form: CounterForm,

@@ -1,8 +1,9 @@
-//! Sums of subsets: what adds may have come to, when each may have been counted or not.
+//! Decides subset sums: possible totals of adds that may each have been counted or not.
 
-/// Whether some subset of the adds comes to `wanted`. One bit per sum: adds of a run are small, and few of them are in doubt.
+/// Returns true if some subset of the adds sums to `wanted`. It takes one bit per sum: adds of a
+/// run are small, and few of them are in doubt.
 pub fn is_subset_sum(wanted: i128, adds: impl IntoIterator<Item = i64>) -> bool {
-    // With all that are below 0 taken first, leaving one of them out is an add of its size.
+    // Take all negative adds first; leaving one of them out then adds its size.
     let mut rest = wanted;
     let mut sizes = Vec::new();
     for add in adds {

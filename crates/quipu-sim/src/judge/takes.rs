@@ -1,40 +1,41 @@
-//! Whether what swaps took is what their clients were told, each once.
+//! Checks that the values swaps took are the values that their clients received, each once.
 //!
-//! In: the takes that clients asked for, with their replies, and the swaps that the store carried out. Out: a reply that no swap explains, or a
-//! swap that nobody asked for.
+//! In: the takes that clients sent, with their replies, and the swaps that the store applied. Out:
+//! a reply that no swap explains, or a swap that no client sent.
 //!
-//! A client's take and the store's swap belong together if node, time, and what was taken and set allow it. Each swap must have a client of its own, and each
-//! client that was told of something taken a swap of its own: two matchings, and where both exist there is one that does both.
+//! A client's take and the store's swap fit if node, time, and the values taken and set allow it.
+//! Each swap needs its own client. Each client with a nonzero reply needs its own swap. These are
+//! two matchings; where both exist, one matching satisfies both.
 
 use crate::act::Action;
 use crate::store::SwapEvent;
 
-/// A take that a client asked for.
+/// A take that a client sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Take {
-    /// Of which node.
+    /// Its node.
     pub node: usize,
-    /// What.
+    /// Its action.
     pub what: Action,
-    /// When it was asked.
+    /// Stamp of its sending.
     pub invoked: u64,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: TakeOutcome,
 }
 
-/// What became of a take.
+/// Outcome of a take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeOutcome {
-    /// Its reply came then, with this value, if the reply has one.
+    /// Answered, with this value if the reply has one.
     Acked {
-        /// When.
+        /// Stamp of the reply.
         at: u64,
         /// The value before; 0 if there was no counter.
         value: Option<i64>,
     },
-    /// It was refused.
+    /// Refused.
     Refused,
-    /// Nobody knows: not yet, or never.
+    /// Outcome unknown: no reply so far, or ever.
     Unknown,
 }
 
@@ -51,7 +52,7 @@ impl Take {
         }
     }
 
-    /// Whether there must be a swap: one that found nothing to take may not have made one.
+    /// Returns true if there must be a swap: a take that found nothing may have made none.
     fn needs_a_swap(&self) -> bool {
         matches!(self.outcome, TakeOutcome::Acked { value: Some(value), .. } if value != 0)
     }
@@ -66,7 +67,7 @@ pub fn judge_takes(takes: &[Take], swaps: &[SwapEvent]) -> Result<(), String> {
         }
     }
     let mut swap_matcher = PartnerMatcher::new(takes.len());
-    // One that leaves the sum as it is may be a row that was brought up to an epoch.
+    // A swap that keeps the sum may be a row that caught up with an epoch.
     for swap in swaps.iter().filter(|swap| swap.taken != swap.set) {
         if !swap_matcher.add(Box::new(|at| takes[at].explains(swap))) {
             return Err(format!("{swap:?} was carried out, and nobody asked for it: {takes:?}"));
@@ -75,10 +76,10 @@ pub fn judge_takes(takes: &[Take], swaps: &[SwapEvent]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a partner will do.
+/// Test for a fitting partner.
 type PartnerTest<'m> = Box<dyn Fn(usize) -> bool + 'm>;
 
-/// Gives each of a growing number one partner, none twice.
+/// Matches each added element with its own partner.
 struct PartnerMatcher<'m> {
     fits: Vec<PartnerTest<'m>>,
     partner_of: Vec<Option<usize>>,
@@ -89,7 +90,7 @@ impl<'m> PartnerMatcher<'m> {
         PartnerMatcher { fits: Vec::new(), partner_of: vec![None; partners] }
     }
 
-    /// One more; false if there is no partner left for it, whoever else has to change theirs.
+    /// Adds one more; false if no partner is left for it, even after reassigning others.
     fn add(&mut self, fits: PartnerTest<'m>) -> bool {
         self.fits.push(fits);
         let mut tried = vec![false; self.partner_of.len()];

@@ -1,4 +1,4 @@
-//! The judge by itself: what was promised passes, each kind of break is caught.
+//! Tests the judge: kept promises pass, and each kind of violation is caught.
 
 use quipu_model::Refusal;
 
@@ -17,7 +17,7 @@ fn judge() -> Judge {
     judge
 }
 
-/// Fair weather, too short for anything to be said of how far readings lag.
+/// Fair conditions, too short for a freshness bound.
 fn at(stamp: u64) -> (u64, Conditions) {
     let (now, lag) = (Duration::from_secs(stamp), Duration::from_secs(9));
     (stamp, Conditions { now, clear_since: Duration::ZERO, fair_since: Duration::ZERO, lag })
@@ -188,7 +188,7 @@ fn observe(judge: &mut Judge, node: usize, counter: usize, item: usize, by: u64)
     judge.judge_outcome(pending, &answer(Reply::Integer(1), 10), at(2)).unwrap();
 }
 
-/// What in the end all nodes show.
+/// Returns true if the judge accepts these final readings.
 fn closed(judge: &Judge, counter: usize, shows: &[SketchReading]) -> bool {
     let shown: Vec<(usize, SketchReading)> = shows.iter().cloned().enumerate().collect();
     judge.judge_sketch(&Truth::new(EventLog::disabled()), counter, &shown).is_ok()

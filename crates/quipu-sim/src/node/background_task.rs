@@ -1,4 +1,5 @@
-//! The background that talks to the store: each chore is one bounded round after another, dropped where it waits when it takes too long.
+//! Runs a node's background tasks that talk to the store: bounded rounds, each dropped at its
+//! timeout.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use quipu_engine::Engine;
 use crate::plan::Plan;
 use crate::task::{Task, WakeSignal};
 
-/// A part of the background that talks to the store.
+/// One background task that talks to the store.
 pub(super) struct BackgroundTask {
     kind: TaskKind,
     task: Option<Task<usize>>,
@@ -15,16 +16,16 @@ pub(super) struct BackgroundTask {
     next_at: Duration,
 }
 
-/// What clients wait for.
+/// Needs of waiting clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ClientNeeds {
-    /// Rows and swaps, or what is at rest.
+    /// Rows and swaps, or cells at rest.
     pub store: bool,
-    /// A token to be claimed.
+    /// A claim of a token.
     pub token: bool,
 }
 
-/// While somebody waits, it looks this often.
+/// Interval between checks while a client waits.
 const RECHECK_EVERY: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +52,12 @@ const TASK_KINDS: [TaskKind; 8] = [
 ];
 
 impl BackgroundTask {
-    /// All there are, due now.
+    /// Creates all tasks, due now.
     pub(super) fn all(now: Duration) -> Vec<BackgroundTask> {
         TASK_KINDS.map(|kind| BackgroundTask { kind, task: None, began: now, next_at: now }).into()
     }
 
-    /// When there may be something to do, unless its task is woken before.
+    /// Time of the next check, unless the running round is woken before.
     pub(super) fn next_check(&self, plan: &Plan, needs: ClientNeeds) -> Duration {
         match &self.task {
             Some(_) => self.began + self.kind.timeout(plan),
@@ -65,7 +66,7 @@ impl BackgroundTask {
         }
     }
 
-    /// Begins it if it is due, goes on with it if it can; whether anything was done.
+    /// Begins a due round or continues a woken one; returns true if it did anything.
     pub(super) fn step(
         &mut self,
         (engine, signal): (&Engine, &WakeSignal),
@@ -88,13 +89,13 @@ impl BackgroundTask {
         if task.is_woken() {
             if let Some(done) = task.poll() {
                 self.task = None;
-                // What may have more to do is asked again at once.
+                // A task that may have more work runs again at once.
                 let more = done > 0 && !matches!(self.kind, TaskKind::Renew | TaskKind::Settle | TaskKind::Fetch);
                 self.next_at = if more { now } else { now + self.kind.every(plan) };
             }
             return true;
         }
-        // A round that takes too long is dropped where it waits, and begun anew.
+        // Drop a round that takes too long; it starts again later.
         if now.saturating_sub(self.began) < self.kind.timeout(plan) {
             return false;
         }
@@ -131,7 +132,7 @@ fn begin_round(kind: TaskKind, engine: Engine, signal: &WakeSignal) -> Task<usiz
 }
 
 impl TaskKind {
-    /// Whether clients wait for it.
+    /// Returns true if clients wait for this task.
     fn serves(self, needs: ClientNeeds) -> bool {
         match self {
             TaskKind::Fetch | TaskKind::Swap => needs.store,
@@ -140,20 +141,20 @@ impl TaskKind {
         }
     }
 
-    /// How often it looks for something to do.
+    /// Interval between its rounds.
     fn every(self, plan: &Plan) -> Duration {
         let sharing = &plan.sharing;
         match self {
             TaskKind::Renew => sharing.lease / 5,
             TaskKind::Settle => (sharing.settle_every / 2).max(Duration::from_millis(50)),
-            // Whoever waits for one of these does not wait for its turn.
+            // A waiting client does not wait for this interval.
             TaskKind::Fetch | TaskKind::Swap | TaskKind::Audit | TaskKind::RestoreClaims => Duration::from_millis(400),
             TaskKind::Claim => Duration::from_secs(2),
             TaskKind::Retire => (sharing.retire_after / 4).min(Duration::from_secs(3)),
         }
     }
 
-    /// How long a round may take.
+    /// Timeout of a round.
     fn timeout(self, plan: &Plan) -> Duration {
         let sharing = &plan.sharing;
         match self {

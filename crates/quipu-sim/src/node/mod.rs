@@ -1,8 +1,10 @@
-//! A machine: a disk, a clock, and the shipped engine with its clients and its background, step by step.
+//! Simulates a machine: a disk, a clock, and the shipped engine with its clients and background
+//! tasks, step by step.
 //!
 //! In: the scheduler's choice. Out: answers to clients; puts, reads and swaps at the store.
 //!
-//! A process that ends takes its engine and all futures with it, wherever they were; the disk keeps what a kill or a loss of power leaves of it.
+//! An ended process drops its engine and all futures at any point; the disk keeps the state that a
+//! kill or a power loss leaves.
 
 mod background_task;
 
@@ -24,12 +26,12 @@ use crate::plan::Plan;
 use crate::store::StorePort;
 use crate::task::{Task, WakeSignal};
 
-/// Where the data is, on every machine.
+/// Data directory on every machine.
 const DATA: &str = "/data";
 
 /// One machine.
 pub struct Node {
-    /// Which.
+    /// Its index.
     pub index: usize,
     /// Its clock.
     pub clock: SimClock,
@@ -38,12 +40,12 @@ pub struct Node {
     /// An older copy of its directory.
     pub older_copy: Option<DirectoryCopy>,
     disk: CrashDisk,
-    /// Two disks of the same number cannot be told apart.
+    /// Disks with the same number are indistinguishable.
     disk_number: u64,
     rng: Arc<SeededRng>,
     store_port: Arc<StorePort>,
     failed: Arc<AtomicBool>,
-    /// Where it last stood.
+    /// Its last logged membership.
     last_membership: String,
 }
 
@@ -51,9 +53,9 @@ pub struct Node {
 pub struct DirectoryCopy {
     /// The disk.
     pub image: Image,
-    /// When it was made, by the store's clock.
+    /// Time of the copy, by the store's clock.
     pub at: Millis,
-    /// The same, by the scheduler.
+    /// Time of the copy, as the scheduler's stamp.
     pub stamp: u64,
 }
 
@@ -62,28 +64,28 @@ pub struct NodeProcess {
     workers: Vec<Option<(PendingAct, Task<ActOutcome>)>>,
     background: Vec<BackgroundTask>,
     seal: Option<Seal>,
-    /// Rung when any of its tasks is woken.
+    /// Set when any of its tasks is woken.
     signal: WakeSignal,
-    /// Until then nothing can be done unless the bell rings.
+    /// The process is idle until then, unless the signal is set.
     idle_until: Duration,
     engine: Engine,
 }
 
-/// What a step of a node came to.
+/// Result of a step of a node.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned")]
 pub enum NodeStep {
     /// Nothing could be done.
     Idle,
-    /// Something was.
+    /// Some work was done.
     Done,
-    /// A worker is free.
+    /// This worker is free.
     Free(usize),
-    /// A client is answered.
+    /// A client has its answer.
     Answered(PendingAct, ActOutcome),
 }
 
 impl Node {
-    /// A machine with this disk, not running.
+    /// Creates a stopped machine with this disk.
     pub fn new(
         index: usize,
         clock: SimClock,
@@ -129,12 +131,13 @@ impl Node {
         Ok(())
     }
 
-    /// Whether its journal has failed, which no fault here makes it do.
+    /// Returns true if its journal has failed; no fault here causes that.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
     }
 
-    /// Ends the process and, with the power, the machine; it stays down until it is opened.
+    /// Kills the process or, with `power`, cuts the machine's power; it stays down until it is
+    /// opened.
     pub fn crash(&mut self, power: bool) -> NodeEnd {
         let Some(up) = self.up.take() else { return NodeEnd::Killed };
         let synced = up.engine.stats().synced;
@@ -145,7 +148,7 @@ impl Node {
         if power { NodeEnd::PowerLoss(synced) } else { NodeEnd::Killed }
     }
 
-    /// Ends the process in good order. `step` lets time pass for what it says to the store.
+    /// Closes the process cleanly. `step` lets time pass while it releases its lease at the store.
     pub fn close(&mut self, step: impl FnMut()) -> Result<NodeEnd, String> {
         let Some(mut up) = self.up.take() else { return Ok(NodeEnd::Clean) };
         let mut step = step;
@@ -157,7 +160,7 @@ impl Node {
             }
         };
         let mut release = Task::new(release, &up.signal);
-        // A few answers; a store that is down is not waited for.
+        // Waits for a few answers only: the store may be down.
         for _ in 0..RELEASE_STEPS {
             if release.is_woken() && release.poll().is_some() {
                 break;
@@ -169,7 +172,7 @@ impl Node {
         Ok(NodeEnd::Clean)
     }
 
-    /// What its disk holds now, as another machine would find it.
+    /// Image of its disk as another machine would find it.
     pub fn image(&self) -> Image {
         self.disk.kill(self.disk.operations())
     }
@@ -180,18 +183,18 @@ impl Node {
         self.disk = image.map_or_else(CrashDisk::new, |image| image.into_disk_of(disk_number));
     }
 
-    /// Which of the disks that cannot be told apart it has.
+    /// Number of its disk; disks with the same number are indistinguishable.
     pub fn disk_number(&self) -> u64 {
         self.disk_number
     }
 
-    /// Where it stands with the store, if it runs.
+    /// Its membership in the store, if it runs.
     pub fn membership(&self) -> Option<Membership> {
         let up = self.up.as_ref()?;
         Some(up.engine.sharing()?.membership())
     }
 
-    /// Where it stands with the store and as whom, if that has changed since it was last asked.
+    /// Its membership and incarnation, if changed since the last call.
     pub fn changed_membership(&mut self) -> Option<String> {
         let up = self.up.as_ref()?;
         let writer = up.engine.stats().writer;
@@ -201,13 +204,13 @@ impl Node {
         changed.then_some(membership)
     }
 
-    /// Whether it has compared everything with the store, and wants no more of it now.
+    /// Returns true if it has finished comparing everything with the store.
     pub fn has_compared(&self) -> bool {
         let sharing = self.up.as_ref().and_then(|up| up.engine.sharing());
         sharing.is_some_and(|sharing| !sharing.is_auditing())
     }
 
-    /// One step of a seal.
+    /// Runs one step of a seal.
     pub fn seal(&mut self) -> Result<(), String> {
         let Some(up) = &mut self.up else { return Ok(()) };
         let steps = up.engine.steps();
@@ -228,20 +231,20 @@ impl Node {
         Ok(())
     }
 
-    /// Whether everything that it says is confirmed, as far as it knows.
+    /// Returns true if the store has confirmed everything, as far as the node knows.
     pub fn is_settled(&self) -> bool {
         let sharing = self.up.as_ref().and_then(|up| up.engine.sharing());
         sharing.is_some_and(|sharing| sharing.unsettled() == 0 && !sharing.has_pending_successions())
     }
 
-    /// Whether it is registered, and nobody waits.
+    /// Returns true if it is registered and no client waits.
     pub fn is_quiet(&self) -> bool {
         let Some(up) = &self.up else { return false };
         let Some(sharing) = up.engine.sharing() else { return false };
         sharing.membership() == Membership::Live && up.workers.iter().all(Option::is_none)
     }
 
-    /// What keeps it from being quiet, for the reader of a violation.
+    /// Describes why it is not quiet, for the report of a violation.
     pub fn describe(&self) -> String {
         let Some(up) = &self.up else { return "down".to_owned() };
         let Some(sharing) = up.engine.sharing() else { return "alone".to_owned() };
@@ -251,31 +254,32 @@ impl Node {
         format!("{membership:?}, {unsettled} unsettled, auditing: {auditing}, heirs: {successors}, {busy} clients wait")
     }
 
-    /// Compares everything with the store once more.
+    /// Starts another comparison of everything with the store.
     pub fn begin_audit(&self) {
         if let Some(sharing) = self.up.as_ref().and_then(|up| up.engine.sharing()) {
             sharing.begin_audit();
         }
     }
 
-    /// A worker that serves nobody.
+    /// A worker without a client.
     pub fn free_worker(&self) -> Option<usize> {
         self.up.as_ref()?.workers.iter().position(Option::is_none)
     }
 
-    /// Whether any client waits.
+    /// Returns true if any client waits.
     pub fn is_serving(&self) -> bool {
         self.up.as_ref().is_some_and(|up| up.workers.iter().any(Option::is_some))
     }
 
-    /// Gives a free worker something to do.
+    /// Assigns an act to a free worker.
     pub fn assign(&mut self, worker: usize, pending: PendingAct, act: Act) {
         let Some(up) = &mut self.up else { return };
         let task = Task::new(serve(up.engine.clone(), self.rng.clone(), act), &up.signal);
         up.workers[worker] = Some((pending, task));
     }
 
-    /// One step of any worker or chore that can take one; `asks` says that clients have more to ask.
+    /// Runs one step of any worker or background task that can take one; `asks` is true if clients
+    /// have more acts.
     pub fn step(&mut self, plan: &Plan, asks: bool) -> NodeStep {
         let now = self.clock.elapsed();
         let Some(up) = &mut self.up else { return NodeStep::Idle };
@@ -312,7 +316,7 @@ impl Node {
         NodeStep::Idle
     }
 
-    /// One step of what the background does on this machine alone.
+    /// Runs one step of the node's local background work.
     pub fn run_maintenance(&mut self) -> Result<(), String> {
         let Some(up) = &mut self.up else { return Ok(()) };
         let steps = up.engine.steps();
@@ -328,7 +332,7 @@ impl Node {
                 steps.sweep(shard).map_err(|error| failed(&error))?;
                 steps.expire(shard);
             }
-            // Once lets stay what was used lately.
+            // The first pass keeps recently used counters.
             5 => {
                 steps.evict(shard);
                 steps.evict(shard);
@@ -346,13 +350,14 @@ impl Node {
 }
 
 impl NodeProcess {
-    /// Brings what clients wait for: counters at rest, names, and what is known if the store has been asked in vain; how many were served.
+    /// Loads counters at rest and names for waiting clients, and serves stale values if the store
+    /// did not answer; returns the number served.
     fn supply_waiting_clients(&self) -> usize {
         let (steps, sharing) = (self.engine.steps(), self.engine.sharing());
         steps.run_loads().0 + steps.run_walks() + sharing.map_or(0, |sharing| sharing.serve_stale())
     }
 
-    /// What clients wait for that the background brings.
+    /// Needs of waiting clients that background tasks serve.
     fn client_needs(&self) -> ClientNeeds {
         let mut needs = ClientNeeds::default();
         for (pending, _) in self.workers.iter().flatten().filter(|(_, task)| !task.is_woken()) {
@@ -365,10 +370,10 @@ impl NodeProcess {
     }
 }
 
-/// So often the store may move while a node says good-bye to it.
+/// Most store steps while a closing node releases its lease.
 const RELEASE_STEPS: usize = 40;
 
-/// Small everything, so that a short run rotates, cuts and evicts.
+/// Small limits, so that a short run rotates, cuts and evicts.
 fn options(plan: &Plan) -> Options {
     Options {
         namespaces: vec![

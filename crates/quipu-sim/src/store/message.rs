@@ -1,4 +1,4 @@
-//! A call on its way to the store, and what comes back: the port's calls as data, so that they can wait, be late, and be repeated.
+//! Represents the port's calls and replies as messages, which can wait, be late, and be repeated.
 
 use std::fmt;
 use std::pin::pin;
@@ -34,7 +34,7 @@ pub(super) enum Message {
     Clock,
 }
 
-/// An answer.
+/// A reply.
 #[derive(Debug)]
 pub(super) enum StoreReply {
     Verdicts(Vec<PutResult>),
@@ -73,7 +73,7 @@ impl Message {
         }
     }
 
-    /// Whether it matters that it arrives when nobody waits for its answer.
+    /// Returns true if its arrival matters even when the caller no longer waits.
     pub(super) fn is_change(&self) -> bool {
         !matches!(
             self,
@@ -86,12 +86,12 @@ impl Message {
         )
     }
 
-    /// Whether a store whose history has changed refuses it.
+    /// Returns true if a store with a changed history refuses it.
     pub(super) fn is_guarded(&self) -> bool {
         self.is_change() && !matches!(self, Message::Register(..) | Message::Unregister(..))
     }
 
-    /// Carries it out.
+    /// Applies the call to a memory store.
     pub(super) fn apply(&self, store: &MemoryStore) -> Result<StoreReply, StoreError> {
         match self {
             Message::Put(puts) => {
@@ -134,7 +134,7 @@ pub(super) fn as_name(name_buf: &NameBuf) -> Name<'_> {
     Name::new(name_buf).expect("it was a name when it was sent")
 }
 
-/// A memory store answers at the first poll.
+/// Polls once: a memory store answers at the first poll.
 fn now<T>(answer: StoreFuture<'_, T>) -> Result<T, StoreError> {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
@@ -143,7 +143,7 @@ fn now<T>(answer: StoreFuture<'_, T>) -> Result<T, StoreError> {
 }
 
 impl StoreReply {
-    /// What the reader of a log wants to know of it.
+    /// Text of a reply for the event log.
     pub(super) fn to_log_text(&self) -> String {
         match self {
             StoreReply::Seen(current) => {
@@ -165,7 +165,7 @@ impl StoreReply {
     }
 }
 
-/// All of a row that the reader of a log wants to know.
+/// Text of a row for the event log.
 fn row_to_log_text(row: &Snapshot) -> String {
     let mut text = format!("{} @{}", row.sum(), row.epoch.millis);
     if let Some(base) = row.base {
@@ -194,17 +194,17 @@ fn row_to_log_text(row: &Snapshot) -> String {
     text
 }
 
-/// A running value, and that of the whole life if it is another.
+/// A running value, and the incarnation's total if it differs.
 fn value_text(value: i128, total: i128) -> String {
     if value == total { value.to_string() } else { format!("{value} of {total}") }
 }
 
-/// Enough of a writer's random number to tell it from the others of a run.
+/// The high bits of a writer's incarnation, enough to distinguish the writers of a run.
 fn short_incarnation(id: &CellId) -> u64 {
     id.writer.incarnation.0 >> 48
 }
 
-/// For the reader of a log: one line.
+/// One line for the event log.
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

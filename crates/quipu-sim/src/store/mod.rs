@@ -1,18 +1,25 @@
-//! A store behind a network that does what networks do, at the scheduler's pace.
+//! Simulates a store behind a faulty network, at the scheduler's pace.
 //!
-//! In: calls of the port, from each node through a [`StorePort`] of its own. Out: answers, when and if [`SimStore::step`] lets them through; and
-//! the [`Truth`].
+//! In: calls of the port, from each node through its own [`StorePort`]. Out: answers, when and if
+//! [`SimStore::step`] lets them through; and the [`Truth`].
 //!
-//! A call becomes a message, and its future waits. Each step takes one message anywhere it likes, and one of these happens: it is carried out and
-//! answered; or it is not, and that is said (`NotApplied`) or not known (`Unknown`); or it is carried out silently; or its caller is told `Unknown` and
-//! it is carried out much later; or the answer takes its time. The store may be down or slow for a while, lose its last commits, and be
-//! restored from an older copy.
+//! A call becomes a message, and its future waits. Each step takes any one message and draws its
+//! fate:
+//!
+//! - applied and answered, at once or after a delay;
+//! - not applied, and answered `NotApplied` or `Unknown`;
+//! - applied without an answer;
+//! - answered `Unknown` and applied much later.
+//!
+//! The store may be down or slow for a while, lose its last commits, and be restored from an older
+//! copy.
 //!
 //! Invariants:
-//! - an answer that is given is the inner store's, and what was said not to be applied never is;
-//! - nothing is under way for longer than a quarter of `grace`, by the store's clock: with the quarter that a node may hold a row before it
-//!   swaps, that is the half which the protocol takes for granted;
-//! - a message whose sender has died or given up may still arrive.
+//! - an answer is the inner store's; a call answered `NotApplied` is never applied;
+//! - no message is under way for longer than a quarter of `grace`, by the store's clock. A node may
+//!   hold a row for another quarter before it swaps. Together they are the half that the protocol
+//!   assumes;
+//! - a message may still arrive after its sender has died or given up.
 
 mod message;
 mod port;
@@ -35,7 +42,7 @@ use self::message::{Message, StoreReply, as_name};
 use crate::counters::find_counter;
 use crate::log::EventLog;
 
-/// What becomes of a call.
+/// Fate of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallFate {
     Answered,
@@ -46,25 +53,25 @@ enum CallFate {
     Late,
 }
 
-/// How many calls met which fate.
+/// Number of calls by fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fates {
-    /// Carried out and answered.
+    /// Applied and answered.
     pub answered: u64,
-    /// The same, but the answer took its time.
+    /// Applied, and answered late.
     pub answered_late: u64,
-    /// Not carried out, and said so.
+    /// Not applied, and answered so.
     pub not_applied: u64,
-    /// Not carried out, and nobody knows.
+    /// Not applied, outcome unknown.
     pub lost: u64,
-    /// Carried out, and nobody knows.
+    /// Applied, outcome unknown.
     pub silent: u64,
-    /// Carried out later, and nobody knows.
+    /// Applied late, outcome unknown.
     pub late: u64,
 }
 
 impl Fates {
-    /// Adds what calls of another run met.
+    /// Adds another run's counts.
     pub fn add(&mut self, other: &Fates) {
         self.answered += other.answered;
         self.answered_late += other.answered_late;
@@ -75,7 +82,7 @@ impl Fates {
     }
 }
 
-/// The store.
+/// The simulated store.
 pub struct SimStore {
     memory: MemoryStore,
     clock: SimClock,
@@ -87,11 +94,11 @@ pub struct SimStore {
 
 struct SimStoreState {
     under_way: Vec<InFlightMessage>,
-    /// Of calls that meet a fault.
+    /// Percentage of calls that meet a fault.
     percent: usize,
     down_until: Millis,
     slow_until: Millis,
-    /// Rises when the store loses data in a way that its servers tell.
+    /// Rises when the store loses data in a way that its servers report.
     history: u64,
     truth: Truth,
     fates: Fates,
@@ -105,13 +112,13 @@ struct InFlightMessage {
     not_before: Millis,
     /// The answer, if it is on its way back.
     back: Option<Result<StoreReply, StoreError>>,
-    /// The history that the sender had learnt.
+    /// The history that the sender last fetched.
     history: Option<u64>,
-    /// Where the answer is waited for; none if the caller was told that nobody knows.
+    /// Slot of the waiting caller; none if the caller was already answered `Unknown`.
     slot: Option<Arc<ReplySlot>>,
 }
 
-/// Where an answer is waited for.
+/// Slot of a waiting caller.
 #[derive(Default)]
 struct ReplySlot {
     state: Mutex<SlotState>,
@@ -123,20 +130,20 @@ struct SlotState {
     waker: Option<Waker>,
 }
 
-/// All that the store held at one moment, and its books.
+/// The store's contents at one time, with the truth about them.
 #[derive(Clone)]
 pub struct StoreCopy {
     contents: MemoryStoreBackup,
     truth: truth::TruthCheckpoint,
 }
 
-/// What stands for a driver's error.
+/// Stands for a driver's error.
 #[derive(Debug, thiserror::Error)]
 #[error("the network failed")]
 struct NetworkError;
 
 impl SimStore {
-    /// An empty store that goes by this clock and meets faults in so many calls of a hundred.
+    /// Creates an empty store on this clock; `percent` of the calls meet faults.
     pub fn new(clock: SimClock, rng: SeededRng, log: EventLog, grace: Duration, percent: usize) -> Arc<SimStore> {
         let state = SimStoreState {
             under_way: Vec::new(),
@@ -152,12 +159,12 @@ impl SimStore {
         Arc::new(SimStore { memory, clock, rng, log, grace_millis, state: Mutex::new(state) })
     }
 
-    /// What a node reaches the store through.
+    /// Creates a node's port to the store.
     pub fn port(self: &Arc<SimStore>, node: usize) -> StorePort {
         StorePort::new(self.clone(), node)
     }
 
-    /// Lets something happen to one message; false if there is none that could move.
+    /// Delivers one message or draws its fate; false if no message could move.
     pub fn step(&self) -> bool {
         let now = self.clock.wall();
         let mut state = self.state();
@@ -170,13 +177,13 @@ impl SimStore {
         true
     }
 
-    /// How many messages are under way.
+    /// Number of messages under way.
     #[cfg(test)]
     fn under_way(&self) -> usize {
         self.state().under_way.len()
     }
 
-    /// Time has passed: what was under way for too long never arrives, and whoever waits for it is told that nobody knows.
+    /// Drops messages that were under way for too long; their callers get `Unknown`.
     pub fn age(&self) {
         let before = Millis(self.clock.wall().0.saturating_sub(self.in_flight_millis_max()));
         let old: Vec<InFlightMessage> =
@@ -187,23 +194,23 @@ impl SimStore {
         }
     }
 
-    /// Nobody reaches it for so long.
+    /// Makes the store unreachable for this time.
     pub fn go_down(&self, by: Duration) {
         self.state().down_until = self.later(by);
     }
 
-    /// Every call takes several seconds for so long.
+    /// Makes every call take several seconds, for this time.
     pub fn go_slow(&self, by: Duration) {
         self.state().slow_until = self.later(by);
     }
 
-    /// Whether it answers, and within a moment.
+    /// Returns true if it answers, and without delay.
     pub fn is_responsive(&self) -> bool {
         let (now, state) = (self.clock.wall(), self.state());
         now >= state.down_until && now >= state.slow_until
     }
 
-    /// No more faults.
+    /// Stops all faults.
     pub fn stop_faults(&self) {
         let mut state = self.state();
         (state.percent, state.down_until, state.slow_until) = (0, Millis(0), Millis(0));
@@ -211,12 +218,12 @@ impl SimStore {
         state.under_way.iter_mut().for_each(|in_flight| in_flight.not_before = in_flight.not_before.min(now));
     }
 
-    /// All that it holds now.
+    /// Copies the current contents.
     pub fn copy(&self) -> StoreCopy {
         StoreCopy { contents: self.memory.backup(), truth: self.state().truth.checkpoint() }
     }
 
-    /// Goes back to that; `changes_identity`: its servers have another identity then.
+    /// Restores a copy; with `changes_identity`, its servers get another identity.
     pub fn restore_copy(&self, copy: &StoreCopy, changes_identity: bool) {
         self.memory.restore_backup(&copy.contents);
         let mut state = self.state();
@@ -224,22 +231,22 @@ impl SimStore {
         state.truth.restore_checkpoint(&copy.truth);
     }
 
-    /// Looks at a row as it is.
+    /// Visits a row.
     pub fn with_row<T>(&self, name: Name<'_>, visit: impl FnOnce(Option<&Snapshot>) -> T) -> T {
         self.memory.with_row(name, visit)
     }
 
-    /// Looks at the books.
+    /// Visits the truth.
     pub fn with_truth<T>(&self, visit: impl FnOnce(&mut Truth) -> T) -> T {
         visit(&mut self.state().truth)
     }
 
-    /// What the calls so far have met.
+    /// Fates of the calls so far.
     pub fn fates(&self) -> Fates {
         self.state().fates
     }
 
-    /// Its clock.
+    /// Time by the store's clock.
     pub fn now(&self) -> Millis {
         self.clock.wall()
     }
@@ -260,7 +267,7 @@ impl SimStore {
     fn send(&self, node: usize, message: Message, history: Option<u64>, slot: &Arc<ReplySlot>) {
         let sent_at = self.clock.wall();
         let mut state = self.state();
-        // As slow as a store gets before everybody gives up on it.
+        // Slowest answer before all callers give up.
         let not_before =
             if sent_at < state.slow_until { Millis(sent_at.0 + self.rng.below(10_000) as u64) } else { sent_at };
         let slot = Some(slot.clone());
@@ -272,7 +279,7 @@ impl SimStore {
             return complete_slot(in_flight.slot, reply);
         }
         let node = in_flight.node;
-        // Whoever sent it has gone away or given up.
+        // False if the sender has died or given up.
         let waits = in_flight.slot.as_ref().is_some_and(|slot| Arc::strong_count(slot) > 1);
         if now < state.down_until {
             if waits && self.rng.chance(50) {
@@ -346,14 +353,14 @@ impl SimStore {
         fate
     }
 
-    /// Soon, or after a few seconds, or at the end of what a message may take.
+    /// Draws an arrival time: soon, after a few seconds, or at the end of a message's longest time.
     fn draw_arrival(&self, now: Millis) -> Millis {
         let most = *self.rng.pick(&[50, 1_000, 10_000, u64::MAX]);
         let most = usize::try_from(most.min(self.in_flight_millis_max())).unwrap_or(usize::MAX);
         Millis(now.0 + self.rng.below(most) as u64)
     }
 
-    /// Carries a message out and notes what it did. Of a put that nobody hears of, any part may be put.
+    /// Applies a message and records its effects. With `unheard`, any part of a put may be applied.
     fn apply(
         &self,
         state: &mut SimStoreState,
@@ -426,7 +433,7 @@ impl SimStore {
         }
     }
 
-    /// Carries a swap out and notes what it did.
+    /// Applies a swap and records its effects.
     fn swap(
         &self,
         state: &mut SimStoreState,

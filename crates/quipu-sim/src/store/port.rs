@@ -1,4 +1,4 @@
-//! What one node reaches the store through: the port, whose calls become messages and wait.
+//! Implements the store port for one node: its calls become messages and wait.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,21 +20,21 @@ use quipu_model::{
 use super::message::{Message, StoreReply};
 use super::{ReplySlot, SimStore};
 
-/// What one node reaches the store through.
+/// A node's port to the store.
 pub struct StorePort {
     store: Arc<SimStore>,
     node: usize,
-    /// The history that this node learnt last; [`NO_HISTORY`] before it asked.
+    /// The history that this node fetched last; [`NO_HISTORY`] before the first fetch.
     history: AtomicU64,
 }
 
-/// Of a door whose node has not asked for the store's history.
+/// Value before the node has fetched the store's history.
 const NO_HISTORY: u64 = u64::MAX;
 
 /// Waits for the answer to a message.
 struct CallFuture<'d> {
     port: &'d StorePort,
-    message: Option<Message>, // until it is sent, by the first poll
+    message: Option<Message>, // until the first poll sends it
     slot: Arc<ReplySlot>,
 }
 
@@ -67,7 +67,7 @@ impl StorePort {
     }
 }
 
-/// The answer of the kind that was asked for.
+/// Unwraps the reply of the expected kind.
 macro_rules! expect_reply {
     ($waiting:expr, $kind:ident) => {
         match $waiting.await? {
@@ -177,7 +177,7 @@ impl Store for StorePort {
         Box::pin(async move { expect_reply!(self.call(Message::Unregister(writer, version)), Registered) })
     }
 
-    // Nothing is decided by names: they are no messages, so that they change no schedule.
+    // Names decide nothing: their calls are no messages, so they change no schedule.
     fn name_node<'a>(&'a self, node: NodeId, name: Option<&'a str>) -> StoreFuture<'a, ()> {
         self.store.memory.name_node(node, name)
     }

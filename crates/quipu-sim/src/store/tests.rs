@@ -1,4 +1,5 @@
-//! The store by itself: without faults it passes the suite of every store, and each fault does what it says.
+//! Tests the simulated store: without faults it passes every store's suite, and each fault has its
+//! effect.
 
 use std::future::Future;
 use std::pin::pin;
@@ -18,7 +19,7 @@ fn store(seed: u64, percent: usize) -> (Arc<SimStore>, SimClock) {
     (SimStore::new(clock.clone(), SeededRng::new(seed), EventLog::disabled(), GRACE, percent), clock)
 }
 
-/// Runs a future, and one message after another whenever it waits.
+/// Runs a future, and delivers one message whenever it waits.
 fn run<T>(future: impl Future<Output = T>, step: impl Fn() -> bool) -> T {
     let mut future = pin!(future);
     loop {
@@ -53,7 +54,7 @@ fn through_every_fate_the_newest_that_was_said_again_is_what_it_holds() {
         store.with_truth(|truth| truth.add_invoked(0, 120));
         let put = |seq: u64| {
             run(async { port.put_all(&[(counter_name(0), new_put(seq, seq.into()))]).await }, || {
-                // What it waits for may be far away.
+                // Its message may arrive much later.
                 clock.advance(Duration::from_millis(10));
                 store.age();
                 store.step();

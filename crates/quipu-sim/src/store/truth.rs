@@ -1,11 +1,12 @@
-//! What really happened at the store, noted where it happened: for the judge, never for the nodes.
+//! Records the real events at the store: for the judge, never for the nodes.
 //!
-//! In: each put and swap that was carried out, with the row before and after. Out: what each swap took, set and let expire; and per counter
-//! what the store has *counted*: all that was ever taken from it or expired, less what was set, and what is in the row now.
+//! In: each applied put and swap, with the row before and after. Out: the value that each swap
+//! took, set and let expire; and per counter the *counted* total. This is the sum of all values
+//! ever taken or expired, less all values set, plus the row's current sum.
 //!
-//! Invariants, checked at every change, of a counter to which only positive adds are made:
-//! - what is counted never goes back: an add that is in the store stays counted;
-//! - it never passes what clients have asked for: nothing is counted twice.
+//! Invariants, checked at every change of a counter with positive adds only:
+//! - the counted total never falls: an add in the store stays counted;
+//! - it never exceeds the sum that clients asked for: no add is counted twice.
 //!
 //! Not here: whether replies fit (`judge`).
 
@@ -17,46 +18,46 @@ use quipu_model::{Millis, NodeId, Writer};
 use crate::counters::COUNTERS;
 use crate::log::EventLog;
 
-/// A swap that was carried out, if it ended an epoch.
+/// An applied swap that ended an epoch.
 #[derive(Debug, Clone, Copy)]
 pub struct SwapEvent {
-    /// When, by the scheduler.
+    /// Stamp of the scheduler.
     pub stamp: u64,
-    /// On which counter.
+    /// Index of the counter.
     pub counter: usize,
-    /// Whose swap.
+    /// Index of the swapping node.
     pub node: usize,
-    /// What it took.
+    /// The value that it took.
     pub taken: i128,
-    /// What it set instead.
+    /// The value that it set instead.
     pub set: i128,
 }
 
-/// How often what was met.
+/// Number of events at the store, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreEvents {
     /// Puts that moved a cell.
     pub puts: u64,
-    /// Swaps that were carried out.
+    /// Applied swaps.
     pub swaps: u64,
-    /// Cells that a writer opened anew under a later epoch.
+    /// Cells that a writer opened again under a later epoch.
     pub carries: u64,
     /// Cells closed.
     pub closes: u64,
     /// Cells folded.
     pub folds: u64,
-    /// What a life that was over still owed, settled by a swap.
+    /// Late deltas of ended incarnations, settled by a swap.
     pub late: u64,
     /// Epochs that ended by expiry.
     pub lapses: u64,
-    /// Rows that were removed.
+    /// Removed rows.
     pub forgotten: u64,
-    /// Writers that went all the way out.
+    /// Writers retired up to the fold.
     pub retired: u64,
 }
 
 impl StoreEvents {
-    /// Adds what another run met.
+    /// Adds another run's counts.
     pub fn add(&mut self, other: &StoreEvents) {
         self.puts += other.puts;
         self.swaps += other.swaps;
@@ -70,56 +71,56 @@ impl StoreEvents {
     }
 }
 
-/// The books.
+/// Record of the real events.
 pub struct Truth {
     log: EventLog,
     totals: [CounterTotals; COUNTERS.len()],
     swaps: Vec<SwapEvent>,
-    /// How often what was met.
+    /// Number of events by kind.
     pub events: StoreEvents,
-    /// How often a row, or who writes, has changed.
+    /// Number of changes of rows and registrations.
     pub changes: u64,
-    /// Who has registered which life.
+    /// Incarnations that each node has registered.
     incarnations: BTreeSet<(usize, Writer)>,
-    /// Lives that were folded.
+    /// Folded incarnations.
     folded: BTreeSet<Writer>,
-    /// A registration was removed.
+    /// True once a registration was removed.
     removed: bool,
     broken: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct CounterTotals {
-    /// Taken and expired, less what was set.
+    /// Taken and expired, less the values set.
     out: i128,
     /// Taken alone.
     taken: i128,
-    /// What was counted when the row last changed.
+    /// Counted total at the last change of the row.
     counted: i128,
-    /// What clients have asked for and was not refused.
+    /// Sum of the adds that clients sent, without refused ones.
     invoked: i128,
-    /// The store lost something of it.
+    /// True once the store lost data of it.
     lossy: bool,
-    /// Whether it ever had an expiry.
+    /// True if it ever had an expiry.
     expiring: bool,
 }
 
-/// The books at one moment, for a store that goes back to it.
+/// The totals at one time, for a store that is restored to it.
 #[derive(Clone)]
 pub struct TruthCheckpoint {
     outs: [i128; COUNTERS.len()],
 }
 
-/// What a swap did to an epoch.
+/// Effect of a swap on the row's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EpochChange {
-    /// Nothing: it goes on.
+    /// The epoch continues.
     Same,
-    /// It expired.
+    /// The epoch expired.
     Lapse,
-    /// It was brought up to one that a writer knew; what the row holds counts on.
+    /// The row caught up with an epoch that a writer knew; its value still counts.
     CatchUp,
-    /// It was taken.
+    /// The epoch was taken.
     Ended,
 }
 
@@ -138,17 +139,17 @@ impl Truth {
         }
     }
 
-    /// What the store has counted of a counter whose row is this.
+    /// Counted total of a counter with this row.
     pub fn counted(&self, counter: usize, row: Option<&Snapshot>) -> i128 {
         self.totals[counter].out + row.map_or(0, Snapshot::sum)
     }
 
-    /// What swaps have taken of a counter so far.
+    /// Sum that swaps have taken of a counter so far.
     pub fn taken(&self, counter: usize) -> i128 {
         self.totals[counter].taken
     }
 
-    /// Whether a counter ever had an expiry.
+    /// Returns true if a counter ever had an expiry.
     pub fn is_expiring(&self, counter: usize) -> bool {
         self.totals[counter].expiring
     }
@@ -158,12 +159,12 @@ impl Truth {
         &self.swaps
     }
 
-    /// What was broken first.
+    /// The first broken invariant.
     pub fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Clients ask for adds that come to this, or were refused some.
+    /// Records the adds of an act; negative for refused ones.
     pub fn add_invoked(&mut self, counter: usize, delta: i128) {
         self.totals[counter].invoked += delta;
     }
@@ -172,14 +173,14 @@ impl Truth {
         TruthCheckpoint { outs: std::array::from_fn(|counter| self.totals[counter].out) }
     }
 
-    /// The store went back to this page.
+    /// Records that the store was restored to this checkpoint.
     pub(super) fn restore_checkpoint(&mut self, checkpoint: &TruthCheckpoint) {
         for (totals, out) in self.totals.iter_mut().zip(checkpoint.outs) {
             *totals = CounterTotals { out, lossy: true, counted: i128::MIN, ..*totals };
         }
     }
 
-    /// A put was carried out; before, the row had this of its cell.
+    /// Records an applied put; `before` is the cell's earlier seq.
     pub(super) fn put(
         &mut self,
         counter: Option<usize>,
@@ -203,7 +204,7 @@ impl Truth {
         }
     }
 
-    /// A swap is carried out.
+    /// Records an applied swap.
     pub(super) fn swap(
         &mut self,
         (stamp, node): (u64, usize),
@@ -245,30 +246,31 @@ impl Truth {
         self.check_counted(counter, Some(after), || format!("after a swap by node {node}"));
     }
 
-    /// Whether this speaks of a life that was folded.
+    /// Returns true if the text names a folded incarnation.
     pub fn names_folded_writer(&self, reason: &str) -> bool {
         self.folded.iter().any(|writer| reason.contains(&writer.to_string()))
     }
 
-    /// Whether a registration was removed: of that life the nodes keep nothing, for the store to lose.
+    /// Returns true if a registration was removed: the nodes keep no data of that incarnation, so
+    /// the store may lose it.
     pub fn has_removed_registration(&self) -> bool {
         self.removed
     }
 
-    /// A registration was removed.
+    /// Records a removed registration.
     pub(super) fn record_unregistration(&mut self) {
         self.removed = true;
     }
 
-    /// How many lives a node has registered as its own or as an heir.
+    /// Number of incarnations that a node has registered, as its own or as a successor.
     pub fn incarnation_count(&self, node: usize) -> usize {
         self.incarnations.iter().filter(|(who, _)| *who == node).count()
     }
 
-    /// A node has replaced a registration.
+    /// Records a replaced registration.
     pub(super) fn record_registration(&mut self, node: usize, known: Option<Registration>, next: &Registration) {
         let before = known.map(|known| known.stage);
-        // Renewing is no news; who holds a life, and that it is on its way out, is: somebody may wait for it.
+        // A renewal is no change. A new holder or stage is one: a node may wait for it.
         self.changes += u64::from(known.is_none_or(|known| (known.holder, known.stage) != (next.holder, next.stage)));
         if next.stage == WriterStage::Live {
             self.incarnations.insert((node, next.writer));
@@ -303,7 +305,7 @@ impl Truth {
         self.events.late += late as u64;
     }
 
-    /// Whether two nodes have registered the same life.
+    /// Returns true if two nodes have registered the same incarnation.
     fn has_duplicate_instances(&self) -> bool {
         let mut incarnations: Vec<Writer> = self.incarnations.iter().map(|(_, writer)| *writer).collect();
         incarnations.sort_unstable();
@@ -319,16 +321,17 @@ impl Truth {
         }
         let class = COUNTERS[counter].class;
         if COUNTERS[counter].is_sketch() {
-            // What its cells come to is how often bodies have changed.
+            // A sketch's cells count the changes of its bodies.
             return;
         }
-        // A swap that was lost may have been told to its writers: what they then do is drift, and reported as such.
+        // Writers may know of a lost swap; their reaction is drift, and reported as such.
         if !class.only_grows() || (lossy && class.is_swapped()) || self.broken.is_some() {
             return;
         }
         let name = COUNTERS[counter].name;
-        // Who went on with a life may be lost, too: a copy of a stopped machine then goes on with it as well, and of what the two add until they hear of each
-        // other only what one of them added counts. Less, that is; never more.
+        // The store may also lose the holder of an incarnation. Then the copy of a stopped machine
+        // continues it too. Until the two notice each other, only one's adds count: the total falls
+        // short, never too high.
         if counted < before && !(lossy && self.has_duplicate_instances()) {
             self.broken = Some(format!("{name}: {before} was counted at the store, and only {counted} {}", what()));
         } else if counted > invoked {
@@ -337,24 +340,24 @@ impl Truth {
     }
 }
 
-/// What an epoch held when it ended, with what the swapper laid into the row as it computed.
+/// Value of an epoch at its end, including deltas that the swapper added to the row.
 fn epoch_total(before: &Snapshot, after: &Snapshot) -> i128 {
     ended_cells(before, after).fold(before.base.unwrap_or(0), |sum, spent| sum + spent.value)
 }
 
-/// The cells that ended with an epoch.
+/// The cells that ended with the epoch.
 fn ended_cells<'r>(before: &'r Snapshot, after: &'r Snapshot) -> impl Iterator<Item = &'r SpentCell> {
     let is_new = |id, spent| before.cells.contains_key(id) || before.spent.get(id) != Some(spent);
     let ended = after.spent.iter().filter(move |(id, spent)| spent.epoch == before.epoch && is_new(id, spent));
     ended.map(|(_, spent)| spent)
 }
 
-/// Whether the row had expired when the swap was computed.
+/// Returns true if the row had expired when the swap was computed.
 fn was_due(before: &Snapshot, after: &Snapshot) -> bool {
     let Some(expires_at) = before.expires_at else { return false };
     match ended_cells(before, after).next() {
         Some(spent) => spent.expired == Some(expires_at),
-        // An epoch that was raised after one that expired is greater; one that was raised a moment before may be as great.
+        // An epoch raised after an expired one is greater; one raised just before may be equal.
         None if after.epoch.node == NodeId(0) => after.epoch.millis >= expires_at.0,
         None => after.epoch.millis > expires_at.0,
     }

@@ -1,4 +1,4 @@
-//! Faults come, as planned.
+//! Injects the planned faults.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::judge::NodeEnd;
 use crate::node::DirectoryCopy;
 use crate::plan::{Fault, PlannedFault};
 
-/// Machines there may be: each clone is one more.
+/// Most machines; each clone is one more.
 const NODES_MAX: usize = 6;
 
 impl Simulation {
     pub(super) fn inject_due_fault(&mut self) -> Result<(), String> {
-        // A quiet period is for what happens in it.
+        // No fault interrupts a quiet period.
         let due =
             self.now >= self.quiet_until && self.plan.faults.last().is_some_and(|next| next.at <= self.acts_asked);
         if !due {
@@ -76,7 +76,7 @@ impl Simulation {
                 self.clone_node(node, image.into_disk_of(disk_number), disk_number);
             }
             Fault::MachineCloned => {
-                // A machine is copied when it is down; both are then started, and neither knows of the other.
+                // A stopped machine is copied; then both start, and neither knows of the other.
                 self.close_node(node)?;
                 let (image, disk_number) = (self.nodes[node].image(), self.nodes[node].disk_number());
                 self.clone_node(node, image.into_disk_of(disk_number), disk_number);
@@ -93,7 +93,8 @@ impl Simulation {
                     _ => self.recent_copy.as_ref(),
                 };
                 if let Some(store_copy) = store_copy {
-                    // A failover or a restore gives servers another identity; a `FLUSHALL` or an undone deletion does not.
+                    // A failover or a restore gives servers another identity; a `FLUSHALL` or an
+                    // undone deletion does not.
                     let changes_identity = self.rng.chance(70);
                     self.store.restore_copy(store_copy, changes_identity);
                     self.judge.record_store_loss();
@@ -135,14 +136,16 @@ impl Simulation {
     }
 
     fn restore(&mut self, node: usize) {
-        // What a row has kept of a cell it forgets after `grace`: an older copy than that is not gone back to.
+        // A row forgets a spent cell after `grace`, so the node never restores an older copy than
+        // that.
         let oldest = self.store_clock.wall().0.saturating_sub(self.plan.sharing.grace.as_millis() as u64 / 4);
         if self.nodes[node].older_copy.as_ref().is_none_or(|saved| saved.at.0 < oldest) {
             self.save(node);
         }
         self.crash_node(node, false);
         let Some(DirectoryCopy { image, stamp, .. }) = self.nodes[node].older_copy.take() else { return };
-        // From an archive, or with the whole machine: then it cannot be told from what it was.
+        // From an archive, or with the whole machine; then the copy is indistinguishable from the
+        // original.
         let disk_number = if self.rng.chance(50) { self.next_disk_number() } else { self.nodes[node].disk_number() };
         self.nodes[node].replace_disk(Some(image), disk_number);
         self.judge.end_node(node, NodeEnd::Restored(stamp));
@@ -151,14 +154,14 @@ impl Simulation {
     fn clone_node(&mut self, original: usize, disk: quipu_testkit::CrashDisk, disk_number: u64) {
         if self.nodes.len() < NODES_MAX {
             let index = self.add_node(disk, Some(disk_number));
-            // What its original has not settled, because it was away for so long, it has not either.
+            // A clone has not settled the same deltas as its long unreachable original.
             self.store_reach[index] = self.store_reach[original];
             self.suspend_node(index, 1_000);
         }
     }
 
-    /// Away for so long that its lease is gone for `retire_after`, while the others go on and nobody asks much; sometimes for so long that it is
-    /// folded.
+    /// Keeps a node away until its lease has been over for `retire_after`, and sometimes until it
+    /// is folded. Meanwhile the others continue and clients send little.
     fn make_absent(&mut self, node: usize) {
         let sharing = &self.plan.sharing;
         let short = sharing.grace < Duration::from_secs(600);

@@ -1,9 +1,10 @@
-//! Some nodes, one store, one thread, and a scheduler that lets any of them take the next step.
+//! Runs some nodes and one store on one thread; a scheduler lets any of them take the next step.
 //!
-//! In: a plan. Out: how much was met, or the first promise that was broken. The same plan gives the same run, step by step.
+//! In: a plan. Out: a tally of events, or the first broken promise. The same plan gives the same
+//! run, step by step.
 //!
-//! A run has three parts: clients ask and faults come, as planned; then faults stop, everybody heals and settles (`wind_down`); then the books are
-//! closed.
+//! A run has three parts. First, clients send acts and faults come, as planned. Then faults stop,
+//! and all nodes heal and settle (`wind_down`). Last, the judge compares the totals.
 
 mod faults;
 mod tally;
@@ -24,35 +25,35 @@ use crate::store::{SimStore, StoreCopy};
 
 pub use self::tally::RunTally;
 
-/// The store's clock at the beginning: some day in 2026. Nodes' clocks are anywhere around it.
+/// The store's clock at the beginning: some day in 2026. Nodes' clocks are spread around it.
 const BEGIN: Millis = Millis(1_780_000_000_000);
 
-/// Two years, either way: how far a node's clock may be from the store's.
+/// Largest offset of a node's clock from the store's: two years, either way.
 const CLOCK_OFFSET_MILLIS: i64 = 2 * YEAR_MILLIS;
 const YEAR_MILLIS: i64 = 365 * 24 * 3_600_000;
 
-/// Steps after which a run that has not asked everything stands still. Most need a tenth.
+/// Most steps of a run that has not sent all its acts; it counts as stuck. Most runs need a tenth.
 const STEPS_MAX: usize = 200_000;
 
-/// Of a hundred acts that are adds with a token.
+/// Percentage of acts that are adds with a token.
 const TOKEN_PERCENT: usize = 6;
 
-/// A token is sent again while it is one of the last so many.
+/// Number of last tokens that a client may send again.
 const TOKENS_AGAIN: usize = 6;
 
-/// Each time nothing could be done twice as much time passes, up to so many times.
+/// Most doublings of the time step while no node can do anything.
 const IDLE_DOUBLINGS_MAX: usize = 5;
 
-/// What the scheduler adds to the time that settling and fetching take, beside leaps of time: rounds that wait for their turn.
+/// Scheduling delay beyond settling, fetching and time steps: rounds that wait for their turn.
 const LAG_MARGIN: Duration = Duration::from_secs(1);
 
-/// The longest that a node leaves a store alone after an error, by chance half as long again.
+/// Longest pause of a node after a store error; the random backoff can add half of it.
 const BACKOFF_MAX: Duration = Duration::from_millis(7_500);
 
-/// Most milliseconds that pass at once while nobody asks anything.
+/// Longest time step in a quiet period, in milliseconds.
 const QUIET_STRIDE_MILLIS: usize = 200;
 
-/// A run.
+/// One simulated run.
 pub struct Simulation {
     plan: Plan,
     rng: SeededRng,
@@ -62,40 +63,40 @@ pub struct Simulation {
     store: Arc<SimStore>,
     store_clock: SimClock,
     nodes: Vec<Node>,
-    /// Until when each node does not run, or is not scheduled.
+    /// End of each node's downtime or pause.
     away_until: Vec<Duration>,
-    /// How many lives each node has registered.
+    /// Number of incarnations that each node has registered.
     incarnations: Vec<usize>,
-    /// When each node could last reach the store, and the longest time for which it could not.
+    /// Last time that each node could reach the store, and its longest time out of reach.
     store_reach: Vec<(Duration, Duration)>,
-    /// Nodes that were away for so long that nobody can tell what they have settled: an operator has to say.
+    /// Nodes that were away too long: their settled state is unknown until an operator decides.
     stranded: Vec<bool>,
     judge: Judge,
     acts_asked: usize,
-    /// Adds with tokens, so far.
+    /// Adds with tokens sent so far.
     tokens: Vec<Act>,
-    /// Until then clients ask nothing.
+    /// Clients send nothing until then.
     quiet_until: Duration,
-    /// Since when nothing stands in anybody's way.
+    /// Start of the current time without any fault in effect.
     clear_since: Duration,
-    /// The same, and since when everybody has found their way back.
+    /// The same, plus the time that nodes need to recover.
     fair_since: Duration,
-    /// Numbers of disks given out.
+    /// Number of disk numbers given out.
     disks: u64,
     recent_copy: Option<StoreCopy>,
     backup: Option<StoreCopy>,
-    /// The store as it was when nobody had written to it.
+    /// Copy of the empty store.
     empty: StoreCopy,
-    /// How often in a row time had to pass because nothing could be done.
+    /// Number of consecutive time steps in which no node could do anything.
     idle_steps: usize,
-    /// What was answered, for whoever empties it.
+    /// Collected answers, until the caller takes them.
     answers: Vec<(PendingAct, Reply)>,
-    /// What was met.
+    /// Tally of events.
     pub tally: RunTally,
 }
 
 impl Simulation {
-    /// A world that has just begun.
+    /// Creates a world at its beginning.
     pub fn new(plan: Plan, log: EventLog) -> Simulation {
         let rng = SeededRng::new(plan.seed);
         let store_clock = SimClock::new(BEGIN);
@@ -133,7 +134,7 @@ impl Simulation {
         world
     }
 
-    /// Runs it to its end.
+    /// Runs the simulation to its end.
     pub fn run(&mut self) -> Result<(), String> {
         for node in 0..self.nodes.len() {
             self.open_node(node)?;
@@ -191,7 +192,7 @@ impl Simulation {
         }
     }
 
-    /// A step of any node that can take one.
+    /// Takes a step of any node that can take one.
     fn step_any(&mut self) -> Result<bool, String> {
         let first = self.rng.below(self.nodes.len());
         for node in (first..self.nodes.len()).chain(0..first) {
@@ -202,7 +203,7 @@ impl Simulation {
         Ok(false)
     }
 
-    /// A step of a node, if it can take one.
+    /// Takes a step of a node, if it can.
     fn step_node(&mut self, node: usize) -> Result<bool, String> {
         if !self.is_scheduled(node) {
             return Ok(false);
@@ -221,7 +222,7 @@ impl Simulation {
         Ok(true)
     }
 
-    /// Something new, or a token that was sent before, to any node, as after a timeout.
+    /// Draws a new act, or a token sent before, for any node, as after a timeout.
     fn draw_act(&mut self) -> Act {
         if !self.rng.chance(TOKEN_PERCENT) {
             return Act::draw(&self.rng, self.plan.expiry_millis_max);
@@ -256,14 +257,14 @@ impl Simulation {
 
     fn conditions(&self) -> Conditions {
         let sharing = &self.plan.sharing;
-        // Settling looks around at its own pace, and a put under way has to end before the next.
+        // Settling polls at its own interval, and a put under way must end before the next.
         let leaps = Duration::from_millis(2 * (self.plan.stride_millis << IDLE_DOUBLINGS_MAX) as u64);
         let lag = 2 * sharing.settle_every + sharing.freshness + LAG_MARGIN + leaps;
         Conditions { now: self.now, clear_since: self.clear_since, fair_since: self.fair_since, lag }
     }
 
-    /// What a store loses of a life that is over, nobody puts again: a node that registers another life goes on as someone else, and takes over
-    /// what the one before has said.
+    /// Notices new incarnations. No node puts the lost cells of an ended incarnation again: a node
+    /// that registers a new incarnation continues as another writer and succeeds the old one.
     fn follow_incarnations(&mut self) {
         for node in 0..self.nodes.len() {
             let incarnations = self.store.with_truth(|truth| truth.incarnation_count(node));
@@ -284,7 +285,7 @@ impl Simulation {
         }
     }
 
-    /// Lets a little time pass, for everybody.
+    /// Lets a little time pass for all nodes.
     fn pass_time(&mut self) {
         let quiet = self.now < self.quiet_until;
         let most = if quiet {
@@ -313,15 +314,16 @@ impl Simulation {
         }
         self.store_clock.advance(by);
         for node in &self.nodes {
-            // No two clocks run alike.
+            // No two clocks run at the same rate.
             let parts = 995 + (node.index as u32 * 7) % 11;
             node.clock.advance(by * parts / 1_000);
         }
         self.store.age();
     }
 
-    /// What nodes need after the store was down or slow: a call from before is waited for as long as its round may take, after an error the store is
-    /// not asked for a while, and whose lease has run out meanwhile puts nothing before it is renewed.
+    /// Time that nodes need after the store was down or slow. They wait for an earlier call as long
+    /// as its round may take. After an error they back off from the store. A node with an expired
+    /// lease puts nothing before it renews.
     fn recovery_time(&self) -> Duration {
         let sharing = &self.plan.sharing;
         let round = sharing.swap_wait.max(sharing.lease / 2);
@@ -332,7 +334,7 @@ impl Simulation {
         self.away_until[node] <= self.now && self.nodes[node].up.is_some() && !self.stranded[node]
     }
 
-    /// Nodes whose time has come start again.
+    /// Restarts the nodes whose downtime has ended.
     fn restart_due_nodes(&mut self) -> Result<(), String> {
         for node in 0..self.nodes.len() {
             if self.nodes[node].up.is_none() && self.away_until[node] <= self.now && !self.stranded[node] {
@@ -349,7 +351,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// A machine more; a disk of a number that another has cannot be told from it.
+    /// Adds a machine. A disk with another disk's number is indistinguishable from it.
     fn add_node(&mut self, disk: CrashDisk, disk_number: Option<u64>) -> usize {
         let index = self.nodes.len();
         let disk_number = disk_number.unwrap_or_else(|| self.next_disk_number());

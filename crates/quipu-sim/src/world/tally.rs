@@ -1,44 +1,44 @@
-//! How much was met, over one run or many.
+//! Tallies the events of one run or many.
 
 use std::fmt;
 
 use crate::plan::Fault;
 use crate::store::{Fates, StoreEvents};
 
-/// See the module.
+/// Tally of events.
 #[derive(Debug, Clone, Default)]
 pub struct RunTally {
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
-    /// Steps of the scheduler.
+    /// Number of scheduler steps.
     pub steps: u64,
-    /// Acts that clients asked for.
+    /// Number of acts that clients sent.
     pub acts: u64,
-    /// Of those, answered.
+    /// Number of them answered.
     pub answered: u64,
-    /// Of those, refused.
+    /// Number of them refused.
     pub refused: u64,
-    /// Faults that came, by kind.
+    /// Number of injected faults, by kind.
     pub faults: [u64; Fault::ALL.len()],
-    /// Processes that ended other than in good order.
+    /// Number of processes that ended without a clean close.
     pub crashes: u64,
-    /// Nodes that were fenced.
+    /// Number of fenced nodes.
     pub fenced: u64,
-    /// Readings that were judged by how far they lag.
+    /// Number of readings judged by their lag.
     pub fresh: u64,
-    /// What happened at the store.
+    /// Events at the store.
     pub store_events: StoreEvents,
-    /// What calls to it met.
+    /// Fates of calls to the store.
     pub fates: Fates,
 }
 
 impl RunTally {
-    /// All faults.
+    /// Number of all faults.
     pub fn faults_all(&self) -> u64 {
         self.faults.iter().sum()
     }
 
-    /// Adds what another run met.
+    /// Adds another run's tally.
     pub fn add(&mut self, other: &RunTally) {
         self.runs += other.runs;
         self.steps += other.steps;
@@ -54,7 +54,7 @@ impl RunTally {
     }
 }
 
-/// One line, for the proof.
+/// One line for the proof.
 impl fmt::Display for RunTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RunTally { steps, acts, answered, refused, crashes, fenced, fresh, store_events, fates, .. } = self;

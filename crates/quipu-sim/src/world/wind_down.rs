@@ -1,4 +1,4 @@
-//! Faults stop, everybody heals and settles, and the books are closed.
+//! Winds a run down: faults stop, all nodes heal and settle, and the judge compares the totals.
 
 use std::time::Duration;
 
@@ -12,23 +12,25 @@ use crate::judge::{NodeEnd, SketchReading};
 use crate::node::Node;
 use crate::plan::Fault;
 
-/// Rounds without faults after which everybody must have settled. Most need a twentieth.
+/// Most rounds without faults until all nodes have settled. Most runs need a twentieth.
 const ROUNDS_MAX: usize = 4_000;
 
-/// Nobody has anything left to say when no row has changed for so long, and nobody knows of anything: a few of the longest that a node waits before it
-/// puts or fetches.
+/// Time without a row change after which the nodes count as settled: a few of the longest delays
+/// before a node puts or fetches.
 const QUIET_TIME: Duration = Duration::from_secs(3);
 
-/// Everybody compares everything within so many rounds; a copy that waits for a life which its original goes on with never ends.
+/// Most rounds of comparing. A clone that waits for an incarnation which its original continues
+/// never ends.
 const COMPARE_ROUNDS: usize = 600;
 
-/// A node may be fenced, and healed, so often while the books are closed.
+/// Most times that a node may be fenced and healed during the wind-down.
 const ENDS_MAX: usize = 5;
 
-/// Steps that a node takes in a round, at most: about what all its clients and chores can do between two answers of the store.
+/// Most steps of a node in a round: about the work of its clients and background tasks between two
+/// answers of the store.
 const STEPS_PER_ROUND: usize = 60;
 
-/// A round takes so long.
+/// Simulated duration of a round.
 const ROUND: Duration = Duration::from_millis(20);
 
 impl Simulation {
@@ -38,20 +40,21 @@ impl Simulation {
         self.store.stop_faults();
         self.away_until.fill(Duration::ZERO);
         self.settle("when faults have stopped")?;
-        // What is to expire expires.
+        // Counters with an expiry expire.
         self.wait_for(Duration::from_millis(self.plan.expiry_millis_max.unsigned_abs()))?;
         if !self.plan.store_may_lose_data && self.plan.seed.is_multiple_of(2) {
-            // What is not in yet, nothing that comes later may bring in.
+            // A delta that is not settled by now must not be counted by a later event.
             self.wait_for(self.plan.sharing.freshness + Duration::from_millis(1))?;
             self.judge_totals()?;
         }
-        // Everybody counts on, and everybody sees it.
+        // All nodes count on, and every node reads it.
         for (counter, known) in COUNTERS.iter().enumerate() {
             let what = if known.is_sketch() { Action::Observe(counter, 1) } else { Action::Add(1) };
             self.ask_nodes(&self.healthy_nodes(), Act { counter, what })?;
         }
         if self.plan.store_may_lose_data {
-            // What a store has lost without anybody noticing, a comparison finds. Nothing else needs one: a counter must not wait for it.
+            // A comparison finds undetected losses of the store. Only they need one: a counter must
+            // not wait for it.
             self.nodes.iter().for_each(|node| node.begin_audit());
         }
         self.settle("after everybody has counted on")?;
@@ -60,7 +63,8 @@ impl Simulation {
         self.judge_sketch_items()
     }
 
-    /// Until everybody has compared everything once more, nobody waits, and no row changes any more.
+    /// Runs until all nodes have compared everything once more, no client waits, and no row
+    /// changes.
     fn settle(&mut self, when: &str) -> Result<(), String> {
         let mut compared = vec![false; self.nodes.len()];
         let (mut changes, mut changed_at) = (0, self.now);
@@ -76,7 +80,8 @@ impl Simulation {
             let still = self.now - changed_at;
             let (whole, nodes) = (self.healthy_nodes(), &self.nodes);
             let calm = compared.iter().all(|compared| *compared) && whole.iter().all(|node| nodes[*node].is_quiet());
-            // What a process that is gone still holds has to run out, and somebody has to renew once more to find that it has something to say.
+            // An ended process's lease must run out, and a node must renew once more to find its
+            // successions.
             let settled = whole.iter().all(|node| nodes[*node].is_settled());
             if calm && settled && still >= QUIET_TIME + self.plan.sharing.lease * 3 / 2 {
                 return Ok(());
@@ -89,7 +94,7 @@ impl Simulation {
         Err(format!("{when}, not all settle within {ROUNDS_MAX} rounds: {described:?}"))
     }
 
-    /// Everybody does what they can, and the store answers everything.
+    /// Runs a round: every node does all its work, and the store answers every call.
     fn run_round(&mut self) -> Result<(), String> {
         self.restart_due_nodes()?;
         self.heal()?;
@@ -119,14 +124,14 @@ impl Simulation {
         let until = self.now + by;
         while self.now < until {
             self.run_round()?;
-            // What is waited for is time alone.
+            // Only time has to pass.
             self.pass(10 * ROUND);
         }
         Ok(())
     }
 
-    /// What an operator does about a node that was fenced: it goes on from a restored copy of its directory. One that was away for too long stays
-    /// out of it.
+    /// Acts as the operator of a fenced node: it continues from a restored copy of its directory. A
+    /// node that was away too long stays stranded.
     fn heal(&mut self) -> Result<(), String> {
         for node in 0..self.nodes.len() {
             let Some(Membership::Fenced { reason }) = self.nodes[node].membership() else { continue };
@@ -144,11 +149,12 @@ impl Simulation {
         Ok(())
     }
 
-    /// Nobody can tell what the node has settled; that must be because it was away for long enough.
+    /// Strands a node with unknown settled state; an error unless it was away long enough.
     fn strand(&mut self, node: usize, reason: &str) -> Result<(), String> {
-        // A life that was not renewed for half of `grace` is not acted for any more; the other quarter is time to settle in.
+        // No node acts for an incarnation after half of `grace` without renewal: a quarter away,
+        // and a quarter to settle.
         let (_, longest) = self.store_reach[node];
-        // A copy of a directory may be older than what the store remembers of the life it is of.
+        // A directory copy may be older than the store's memory of its incarnation.
         let copies = [Fault::DirectoryCloned, Fault::MachineCloned, Fault::DirectoryRestored];
         let copied = Fault::ALL.iter().zip(self.tally.faults).any(|(fault, count)| count > 0 && copies.contains(fault));
         let forgotten = copied && self.store.with_truth(|truth| truth.names_folded_writer(reason));
@@ -160,7 +166,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// Asks the same of several nodes and waits for the answers; there is none from a node that was fenced meanwhile.
+    /// Sends the same act to several nodes and waits; a node that is fenced meanwhile gives no
+    /// answer.
     fn ask_nodes(&mut self, nodes: &[usize], act: Act) -> Result<Vec<(usize, Reply)>, String> {
         for &node in nodes {
             if let Some(worker) = self.nodes[node].free_worker() {
@@ -179,7 +186,8 @@ impl Simulation {
         Err(format!("{act:?} is not answered by all of {nodes:?} within {ROUNDS_MAX} rounds of calm"))
     }
 
-    /// What all nodes show in the end. One that is fenced meanwhile is healed and asked again, unless nobody can tell any more.
+    /// Collects the final answers of all nodes. A node that is fenced meanwhile is healed and asked
+    /// again, unless it is stranded.
     fn final_answers<T>(&mut self, act: Act, shows: impl Fn(&Reply) -> Option<T>) -> Result<Vec<(usize, T)>, String> {
         let mut shown = Vec::new();
         for _ in 0..ENDS_MAX {
@@ -235,8 +243,9 @@ impl Simulation {
         self.store.with_truth(|truth| judge.judge_sketch(truth, counter, &shown))
     }
 
-    /// Which items are in a sketch of uniques shows when they are observed once more: those that must be there change nothing, and beside all that may be there is none. After that they
-    /// are all there, so this comes last.
+    /// Judges the items of sketches of uniques by observing items once more. Certain items must
+    /// change nothing, and no item exists beyond the requested ones. Afterwards all items are
+    /// there, so this comes last.
     fn judge_sketch_items(&mut self) -> Result<(), String> {
         for (counter, known) in COUNTERS.iter().enumerate() {
             let judge = &self.judge;

@@ -1,4 +1,4 @@
-//! Frequencies and top lists on streams by Zipf's law.
+//! Measures frequencies and top lists on streams by Zipf's law.
 
 use super::rng::{Rng, Zipf};
 use super::{Progress, Report, ReportRow, Scale, Series, on_two_threads};
@@ -14,26 +14,27 @@ const EXPONENTS: [f64; 2] = [1.0, 0.7];
 const FREQUENCY_BYTES: usize = 256 << 10;
 const DEPTH: u32 = 4;
 
-/// Items whose frequencies are compared.
+/// Number of items with compared frequencies.
 const COMPARED: usize = 1000;
 
-/// Places of top lists, and their memory.
+/// Length of the top lists, and their memory.
 const K: u32 = 100;
 const TOP_BYTES: [usize; 4] = [8 << 10, 16 << 10, 64 << 10, 256 << 10];
 
 struct StreamFigures {
-    /// Mean relative errors of the most frequent items: linear, its typical value, conservative, its typical value.
+    /// Mean relative errors of the most frequent items: linear, its typical value, conservative,
+    /// its typical value.
     errors: [f64; 4],
-    /// Mean distances from the truth, over all items that came.
+    /// Mean distances from the truth, over all seen items.
     excess: [f64; 4],
-    /// Answers of frequencies below the truth.
+    /// Number of frequencies below the truth.
     too_low: u64,
-    /// For each memory: places of the list that are right, and items whose limits do not hold.
+    /// For each memory: correct list entries, and items with violated bounds.
     tops: Vec<(f64, u64)>,
 }
 
 impl StreamFigures {
-    /// Errors and places are means over all streams; what must not happen is added up.
+    /// Averages errors and list entries over all streams, and sums the violations.
     fn mean(all: Vec<StreamFigures>) -> StreamFigures {
         let count = all.len() as f64;
         let mean = |figure: &dyn Fn(&StreamFigures) -> f64| all.iter().map(figure).sum::<f64>() / count;
@@ -88,7 +89,7 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
     }
 }
 
-/// How often an item came, by one of the sketches.
+/// Estimated number of occurrences of an item, by one of the sketches.
 type CountQuery<'a> = dyn Fn(&[u8]) -> u64 + 'a;
 
 fn stream(zipf: &Zipf, events: u64, rng: &mut Rng, progress: &dyn Fn(f64)) -> StreamFigures {

@@ -1,63 +1,65 @@
-//! What the sketches promise, measured: every figure beside the published one.
+//! Measures the accuracy of the sketches: every figure beside the published one.
 //!
-//! In: how much to run, and a seed. Out: rows and curves, plain data. The same seed gives the same figures on every machine. Two threads share the work; time is not measured here, that is what the benches are
-//! for.
+//! In: the scale of the run, and a seed. Out: rows and curves, plain data. The same seed gives the
+//! same figures on every machine. Two threads share the work.
+//!
+//! Not here: time, which the benches measure.
 
 mod frequent;
 mod rng;
 mod sampled;
 mod uniques;
 
-/// How much is run.
+/// Scale of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Some seconds: shows that nothing is broken. Its figures have much noise.
+    /// Some seconds: a smoke test. Its figures have much noise.
     Quick,
-    /// Minutes: figures to publish.
+    /// Minutes: figures for publication.
     Full,
 }
 
 /// One figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportRow {
-    /// What was measured.
+    /// Measured quantity.
     pub name: String,
-    /// What it is measured in: `%`, `bytes`, `items`.
+    /// Unit: `%`, `bytes`, `items`.
     pub unit: &'static str,
-    /// What came out.
+    /// Measured value.
     pub measured: f64,
-    /// What theory says or others publish, in words.
+    /// Value from theory or from other publications, as text.
     pub published: &'static str,
 }
 
-/// A curve to draw.
+/// A curve of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// The plot it belongs to.
+    /// Plot of the curve.
     pub plot: &'static str,
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// What `points` are over.
+    /// Label of the x axis.
     pub x: &'static str,
-    /// What `points` are of.
+    /// Label of the y axis.
     pub y: &'static str,
-    /// In ascending order of x.
+    /// Points, in ascending order of x.
     pub points: Vec<(f64, f64)>,
 }
 
 /// All figures.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// By kind.
+    /// Rows, by kind.
     pub rows: Vec<ReportRow>,
     /// Curves of error over items, over memory.
     pub series: Vec<Series>,
 }
 
-/// Told what is being measured, and which part of all is done, from 0 to 1. Called from both threads.
+/// Callback with the present measurement and the completed part, from 0 to 1. Both threads call it.
 pub type Progress<'a> = &'a (dyn Fn(&str, f64) + Sync);
 
-/// Measures everything.
+/// Runs all measurements.
 pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>) -> Report {
     let mut report = Report::default();
     let part = |from: f64, to: f64| move |what: &str, done: f64| progress(what, from + (to - from) * done);
@@ -68,7 +70,7 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>) -> Report {
     report
 }
 
-/// Runs a half on each of two threads; results come in order.
+/// Runs one half on each of two threads; the results are in order.
 fn on_two_threads<T: Send>(half: impl Fn(u64) -> T + Sync) -> [T; 2] {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| half(1));

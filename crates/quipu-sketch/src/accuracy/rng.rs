@@ -1,4 +1,4 @@
-//! Dice of a measurement: SplitMix64, and items by Zipf's law from it.
+//! Random numbers of a measurement: SplitMix64, and items by Zipf's law.
 
 use crate::key::rehash;
 
@@ -18,16 +18,17 @@ impl Rng {
         rehash(self.state, 0)
     }
 
-    /// In [0, 1).
+    /// Returns a number in [0, 1).
     #[inline]
     pub fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (-53f64).exp2()
     }
 }
 
-/// Ranks from 0, of which the r-th comes with a chance of 1/(r+1)^exponent: Walker's alias method, one throw each.
+/// Zipf's law: rank r, from 0, is drawn with a chance of 1/(r+1)^exponent. It uses Walker's alias
+/// method with one random number per draw.
 pub struct Zipf {
-    /// The part of its column that a rank keeps, and the rank that has the rest.
+    /// Per rank: its own part of its column, and the rank of the rest.
     columns: Vec<(f64, u32)>,
 }
 

@@ -1,10 +1,10 @@
-//! Errors of sampled counts.
+//! Measures errors of sampled counts.
 
 use super::rng::Rng;
 use super::{Progress, Report, ReportRow, Scale, on_two_threads};
 use crate::sample::{Rate, SampledCount, Skip};
 
-/// Rates, and what theory says of each.
+/// Rates, each with its error from theory.
 const RATES: [(u32, &str); 2] = [(10, "√((p−1)/n) = 0.300"), (100, "√((p−1)/n) = 0.995")];
 
 /// Events of a run.

@@ -1,19 +1,22 @@
-//! Errors of the two kinds of uniques over the number of items, filled alone and merged from halves.
+//! Measures errors of both kinds of uniques over the number of items, filled alone and merged from
+//! halves.
 
 use super::rng::Rng;
 use super::{Progress, Report, ReportRow, Scale, Series, on_two_threads};
 use crate::{Edits, Hll, Unique};
 
-/// Where the error is looked at: with care around the switches from sparse and from tokens to registers.
+/// Numbers of items at which the error is measured: dense around the switches from sparse runs and
+/// from tokens to registers.
 const CHECKPOINTS: [u64; 29] = [
     10, 30, 100, 300, 1_000, 1_400, 1_500, 1_600, 1_650, 1_700, 1_750, 1_800, 1_900, 1_990, 2_000, 2_001, 2_010, 2_100,
     2_300, 2_600, 3_000, 4_000, 5_000, 10_000, 30_000, 100_000, 200_000, 300_000, 1_000_000,
 ];
 
-/// At many times as many items as registers the error no longer grows with their number: the worst of these is the figure.
+/// With many more items than registers the error no longer grows with their number. The worst of
+/// these is the figure.
 const LARGE: [u64; 3] = [100_000, 300_000, 1_000_000];
 
-/// What is measured at each look.
+/// Estimator measured at each checkpoint.
 #[derive(Clone, Copy)]
 enum Estimator {
     HllAlone,
@@ -29,10 +32,10 @@ const ALL: [(Estimator, &str); 4] = [
     (Estimator::UniqueMerged, "unique, merged"),
 ];
 
-/// Sums of relative errors and of their squares, by look and by what they are of.
+/// Sums of relative errors and of their squares, by checkpoint and estimator.
 struct Sums {
     sums: [[(f64, f64); 4]; CHECKPOINTS.len()],
-    /// Largest bytes seen, of each sketch at each look.
+    /// Largest size in bytes, of each sketch at each checkpoint.
     bytes: [[usize; 2]; CHECKPOINTS.len()],
 }
 

@@ -1,4 +1,4 @@
-//! Registers of six bits, four in three bytes, lowest bits first.
+//! Packed registers of six bits, four in three bytes, lowest bits first.
 //!
 //! ```text
 //! byte     0        1        2
@@ -7,10 +7,10 @@
 
 use super::{RANK_MAX, REGISTERS};
 
-/// Bytes that all registers take.
+/// Bytes of all packed registers.
 pub const PACKED: usize = REGISTERS * 6 / 8;
 
-/// One register.
+/// Returns one register.
 #[inline]
 pub fn get(packed: &[u8], index: usize) -> u8 {
     let (at, shift) = (index * 6 / 8, index * 6 % 8);
@@ -18,7 +18,8 @@ pub fn get(packed: &[u8], index: usize) -> u8 {
     (pair >> shift) as u8 & 63
 }
 
-/// The bytes that hold a register, with another value in it: where, and one or two of them.
+/// Returns the one or two bytes of a register with another value in it: offset, bytes, number of
+/// bytes.
 #[inline]
 pub fn with(packed: &[u8], index: usize, value: u8) -> (usize, [u8; 2], usize) {
     let (at, shift) = (index * 6 / 8, index * 6 % 8);
@@ -32,10 +33,10 @@ pub fn with(packed: &[u8], index: usize, value: u8) -> (usize, [u8; 2], usize) {
 pub struct Registers(pub [u8; REGISTERS]);
 
 impl Registers {
-    /// All are 0.
+    /// All registers at 0.
     pub const EMPTY: Registers = Registers([0; REGISTERS]);
 
-    /// Raises each register to the packed one, where that is higher.
+    /// Raises each register to the packed one, if that is higher.
     pub fn raise(&mut self, packed: &[u8; PACKED]) {
         for (index, register) in self.0.iter_mut().enumerate() {
             *register = (*register).max(get(packed, index));
@@ -52,7 +53,7 @@ impl Registers {
         packed
     }
 
-    /// Looks at all registers.
+    /// Tallies all registers.
     pub fn tally(&self) -> RegisterTally {
         let count = |which: fn(&u8) -> bool| self.0.iter().filter(|register| which(register)).count() as u32;
         let room = self.0.iter().map(|register| u128::from(share(*register))).sum();
@@ -60,22 +61,22 @@ impl Registers {
     }
 }
 
-/// What estimates need to know of all registers.
+/// Statistics of all registers, as input of the estimates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegisterTally {
-    /// Registers that nothing reached.
+    /// Registers at 0.
     pub zeros: u32,
-    /// Registers that nothing can raise.
+    /// Registers at the highest rank.
     pub full: u32,
-    /// Of 2⁶⁴ hashes, how many would raise a register.
+    /// Number of the 2⁶⁴ hashes that would raise a register.
     pub room: u128,
 }
 
 impl RegisterTally {
-    /// The tally of no items at all.
+    /// Tally of a sketch without items.
     pub const EMPTY: RegisterTally = RegisterTally { zeros: REGISTERS as u32, full: 0, room: 1 << 64 };
 
-    /// One register rises.
+    /// Updates the tally when one register rises.
     #[inline]
     pub fn raised(&mut self, from: u8, to: u8) {
         self.zeros -= u32::from(from == 0);
@@ -84,7 +85,8 @@ impl RegisterTally {
     }
 }
 
-/// Of the 2⁵⁰ hashes of a register, how many would raise it above `rank`: none, at the highest rank of 51.
+/// Number of a register's 2⁵⁰ hashes that would raise it above `rank`; none at the highest rank
+/// of 51.
 #[inline]
 fn share(rank: u8) -> u64 {
     (1u64 << 50) >> (rank & 63)

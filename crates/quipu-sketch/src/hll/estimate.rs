@@ -1,17 +1,18 @@
-//! From registers to a count.
+//! Estimates the number of items from registers.
 //!
-//! Otmar Ertl's improved estimator (2017) needs no tables and no switch between formulas: with m registers, C₀ of them empty and C₅₁ of them full,
+//! Otmar Ertl's improved estimator (2017) needs no tables and no switch between formulas. With m
+//! registers, C₀ of them empty and C₅₁ of them full,
 //!
 //! ```text
 //! n ≈ α m² / (m·σ(C₀/m) + Σ 2⁻ᵏ·Cₖ + m·2⁻⁵⁰·τ(1 − C₅₁/m)),   α = 1 / (2 ln 2)
 //! ```
 //!
-//! where the sum is over registers that are neither. Of the registers, it takes the two numbers and the sum, all of which are in a [`RegisterTally`] and kept up to
-//! date: an estimate costs no walk over the registers.
+//! where the sum is over registers that are neither. It needs the two numbers and the sum. All
+//! three are in an incremental [`RegisterTally`], so an estimate does not walk the registers.
 
 use super::{REGISTERS, dense::RegisterTally};
 
-/// The estimated number of distinct items.
+/// Returns the estimated number of distinct items.
 pub fn estimate(tally: &RegisterTally) -> f64 {
     let m = REGISTERS as f64;
     let unit = (1u64 << 50) as f64;

@@ -6,15 +6,18 @@
 //!
 //! Redis's string
 //! 0 .. 4  4                      5 .. 8  8 .. 16                        16 ..
-//! "HYLL"  0 = dense, 1 = sparse  unused  count as last told, LE;        registers: `dense` or `sparse`
+//! "HYLL"  0 = dense, 1 = sparse  unused  count as last replied, LE;     registers: `dense` or `sparse`
 //!                                        top bit set: it is out of date
 //! ```
 //!
-//! The first 16 bytes are ours. While a sketch has a history (`history` is 1), it was filled here, item by item, and never merged: then each item that changes a
-//! register adds the inverse of the probability that an item does so, which is an unbiased count with an error of 0.833/√m (the martingale estimate of
-//! Cohen and Ting) instead of 1.039/√m. A merge or an import ends the history for good: the registers do not tell how often they were raised.
+//! The first 16 bytes are Quipu's. A sketch has a history (`history` is 1) while it was filled
+//! here, item by item, and never merged. Then each item that changes a register adds the inverse of
+//! the probability of such a change. This martingale estimate of Cohen and Ting is unbiased, with
+//! an error of 0.833/√m instead of 1.039/√m. A merge or an import ends the history for good: the
+//! registers do not record the number of their raises.
 //!
-//! Anybody can compute this hash, so anybody can choose items that make the count absurd. [`Unique`](crate::Unique) has a secret key instead.
+//! The hash is public, so a client can choose items that make the count absurd.
+//! [`Unique`](crate::Unique) has a secret key instead.
 
 mod murmur;
 mod sparse;
@@ -29,16 +32,16 @@ use sparse::RaiseOutcome;
 use crate::edit::{put, replace};
 use crate::{CorruptSketch, Edits, simd};
 
-/// Registers of a sketch.
+/// Number of registers of a sketch.
 pub const REGISTERS: usize = 1 << 14;
 
 /// Longest sparse string, with its header: Redis's default of `hll-sparse-max-bytes`.
 pub const SPARSE_BYTES_MAX: usize = 3000;
 
-/// The highest rank: one more than the bits of a hash that do not name the register.
+/// Highest rank: one more than the number of hash bits behind the register index.
 pub(crate) const RANK_MAX: u8 = 51;
 
-/// Bytes of ours in front of Redis's string.
+/// Length of Quipu's header in front of Redis's string.
 const OURS: usize = 16;
 const ESTIMATE: usize = 8;
 const HEADER: usize = 16;
@@ -49,12 +52,12 @@ const DENSE: u8 = 0;
 const SPARSE: u8 = 1;
 const STALE_BIT: u8 = 0x80;
 
-/// A HyperLogLog that Redis can read.
+/// A HyperLogLog in Redis's format.
 #[derive(Debug, Clone)]
 pub struct Hll {
-    /// As drawn above; the registers are valid in either form.
+    /// Bytes as drawn above; the registers are valid in either form.
     bytes: Vec<u8>,
-    /// What [`Registers::tally`] would say of the registers.
+    /// Incremental result of [`Registers::tally`].
     tally: RegisterTally,
 }
 
@@ -65,19 +68,19 @@ impl Default for Hll {
 }
 
 impl Hll {
-    /// No items yet; with a history.
+    /// Creates an empty sketch, with a history.
     pub fn new() -> Hll {
         let mut bytes = vec![0; REGISTERS_AT];
         bytes[..2].copy_from_slice(&[1, 1]);
         bytes[OURS..OURS + 4].copy_from_slice(b"HYLL");
         bytes[ENCODING] = SPARSE;
-        // `PFADD` without items makes a sketch too, and that is a change.
+        // `PFADD` without items creates a sketch too, which counts as a change.
         bytes[STALE] = STALE_BIT;
         bytes.extend_from_slice(&sparse::EMPTY);
         Hll { bytes, tally: RegisterTally::EMPTY }
     }
 
-    /// What [`bytes`](Hll::bytes) gave.
+    /// Decodes the output of [`bytes`](Hll::bytes).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Hll, CorruptSketch> {
         let Some((ours, string)) = bytes.split_first_chunk::<OURS>() else {
             return Err(CorruptSketch("a HyperLogLog is too short"));
@@ -93,7 +96,8 @@ impl Hll {
         Ok(Hll { bytes, tally })
     }
 
-    /// A string that Redis wrote. It has no history here. A sparse one that is longer than Redis's default would have it (one run for each register takes 32 KiB) becomes dense.
+    /// Imports a string that Redis wrote. It has no history here. A sparse string longer than
+    /// Redis's default allows becomes dense: one run per register would take 32 KiB.
     pub fn from_redis_string(string: &[u8]) -> Result<Hll, CorruptSketch> {
         let tally = check(string)?;
         let mut bytes = Vec::with_capacity(OURS + string.len());
@@ -106,27 +110,27 @@ impl Hll {
         Ok(hll)
     }
 
-    /// What `GET` shows of it on Redis.
+    /// Returns the string that `GET` returns on Redis.
     pub fn redis_string(&self) -> &[u8] {
         &self.bytes[OURS..]
     }
 
-    /// All there is to know: see the drawing above.
+    /// Returns the whole state, as drawn above.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As [`bytes`](Hll::bytes), and an end to the sketch.
+    /// As [`bytes`](Hll::bytes), but consumes the sketch.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Bytes of memory it takes.
+    /// Returns its memory use in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Hll>() + self.bytes.capacity()
     }
 
-    /// Counts an item. Whether it changed anything: what `PFADD` answers.
+    /// Counts an item; returns true if the sketch changed, which is the reply of `PFADD`.
     #[inline]
     pub fn add(&mut self, item: &[u8], edits: &mut Edits) -> bool {
         self.add_hash(murmur(item), edits)
@@ -143,29 +147,30 @@ impl Hll {
         self.raise(index, rank, edits)
     }
 
-    /// The estimated number of distinct items, rounded: what `PFCOUNT` answers.
+    /// Returns the estimated number of distinct items, rounded: the reply of `PFCOUNT`.
     pub fn count(&self) -> u64 {
         self.estimate().round() as u64
     }
 
-    /// The estimated number of distinct items.
+    /// Returns the estimated number of distinct items.
     pub fn estimate(&self) -> f64 {
         if self.has_history() { self.history() } else { estimate::estimate(&self.tally) }
     }
 
-    /// The relative standard error of the estimate, once many registers are set.
+    /// Returns the relative standard error of the estimate, once many registers are set.
     pub fn rse(&self) -> f64 {
         let m = REGISTERS as f64;
         let ln2 = std::f64::consts::LN_2;
         if self.has_history() { (ln2 / m).sqrt() } else { ((3.0 * ln2 - 1.0) / m).sqrt() }
     }
 
-    /// Whether the estimate is the better one of a sketch that was filled here alone.
+    /// Returns true if it has a history, which gives the better estimate.
     pub fn has_history(&self) -> bool {
         self.bytes[1] == 1
     }
 
-    /// Ends the history for good: from now on the registers alone are asked. For a sketch that has more than one home.
+    /// Ends the history for good: from now on estimates use the registers alone. For a sketch that
+    /// several nodes fill.
     pub fn end_history(&mut self, edits: &mut Edits) {
         if self.has_history() {
             let mut ours = [0; OURS];
@@ -174,12 +179,12 @@ impl Hll {
         }
     }
 
-    /// Whether all registers are written out.
+    /// Returns true if all registers are stored densely.
     pub fn is_dense(&self) -> bool {
         self.bytes[ENCODING] == DENSE
     }
 
-    /// Takes in what others counted: what `PFMERGE` does. The history ends, unless there are no others.
+    /// Merges others, as `PFMERGE` does. The history ends, unless there are no others.
     pub fn merge(&mut self, others: &[&Hll], edits: &mut Edits) {
         if others.is_empty() {
             return;
@@ -196,7 +201,8 @@ impl Hll {
             }
             return;
         }
-        // As Redis does it: register by register, which decides how runs are split. The result is noted as one change.
+        // Merges register by register, as Redis does: the order decides how runs are split. The
+        // result is recorded as one change.
         let mut merged = self.clone();
         let mut unread = Edits::new();
         for (index, rank) in registers.0.into_iter().enumerate().filter(|(_, rank)| *rank > 0) {
@@ -206,14 +212,15 @@ impl Hll {
         replace(&mut self.bytes, edits, merged.bytes);
     }
 
-    /// The estimated number of distinct items in all of them together: what `PFCOUNT` of several keys answers.
+    /// Returns the estimated number of distinct items in the union: the reply of `PFCOUNT` of
+    /// several keys.
     pub fn union_count(sketches: &[&Hll]) -> u64 {
         if let [one] = sketches { one.count() } else { Hll::union_estimate(sketches).round() as u64 }
     }
 
-    /// As [`union_count`](Hll::union_count), not rounded, and from the registers always.
+    /// As [`union_count`](Hll::union_count), unrounded, and always from the registers.
     pub fn union_estimate(sketches: &[&Hll]) -> f64 {
-        /// Dense sketches that are brought together in one walk.
+        /// Dense sketches merged in one walk.
         const TOGETHER: usize = 16;
         let mut registers = Registers::EMPTY;
         for sketch in sketches.iter().filter(|sketch| !sketch.is_dense()) {
@@ -281,17 +288,17 @@ impl Hll {
         true
     }
 
-    /// Keeps tally and history of a register that rises.
+    /// Updates tally and history of a rising register.
     fn remember(&mut self, from: u8, to: u8, edits: &mut Edits) {
         if self.has_history() {
-            // A register could rise, so there was room.
+            // A register could rise, so `room` is not 0.
             let estimate = self.history() + (1u128 << 64) as f64 / self.tally.room as f64;
             put(&mut self.bytes, edits, ESTIMATE, 8, &estimate.to_le_bytes());
         }
         self.tally.raised(from, to);
     }
 
-    /// The count that Redis keeps with the registers is not of these registers.
+    /// Marks Redis's cached count as out of date.
     fn out_of_date(&mut self, edits: &mut Edits) {
         if self.bytes[STALE] & STALE_BIT == 0 {
             let stale = self.bytes[STALE] | STALE_BIT;
@@ -310,7 +317,7 @@ impl Hll {
     }
 }
 
-/// Whether this is a string that Redis takes for a HyperLogLog, and its tally.
+/// Validates a HyperLogLog string of Redis; returns its tally.
 fn check(string: &[u8]) -> Result<RegisterTally, CorruptSketch> {
     if string.len() < HEADER || &string[..4] != b"HYLL" {
         return Err(CorruptSketch("it is not a HyperLogLog"));

@@ -1,12 +1,13 @@
-//! MurmurHash64A by Austin Appleby, as Redis calls it for HyperLogLogs: words are little-endian on every machine.
+//! MurmurHash64A by Austin Appleby, as Redis calls it for HyperLogLogs: words are little-endian on
+//! every machine.
 
-/// The seed that Redis uses: part of what makes its strings portable.
+/// Redis's seed: it is part of the format of its strings.
 const SEED: u64 = 0xadc8_3b19;
 
 const M: u64 = 0xc6a4_a793_5bd1_e995;
 const R: u32 = 47;
 
-/// The hash under which Redis counts an item.
+/// Returns the hash under which Redis counts an item.
 #[inline]
 pub fn murmur(item: &[u8]) -> u64 {
     let mut hash = SEED ^ (item.len() as u64).wrapping_mul(M);

@@ -1,4 +1,4 @@
-//! Runs of registers, as Redis writes them while few are set.
+//! Runs of registers: Redis's sparse format while few registers are set.
 //!
 //! ```text
 //! 00llllll            ZERO   l+1 registers are 0 (1 to 64)
@@ -6,38 +6,38 @@
 //! 1vvvvvll            VAL    l+1 registers (1 to 4) are v+1 (1 to 32)
 //! ```
 //!
-//! Many strings stand for the same registers. Ours is the one that Redis would have come to by the same additions, so that it does not show which
-//! of the two a client talks to: a run is split in at most three, then at most five runs, from the one before it on, are joined where neighbours are
-//! equal values.
+//! Several strings encode the same registers. This module produces the same one as Redis after the
+//! same adds, so a client cannot distinguish the two servers. It splits a run into at most three.
+//! Then it walks at most five runs, from the preceding one on, and joins neighbours of equal value.
 
 use super::{REGISTERS, dense::Registers};
 use crate::{CorruptSketch, Edits, edit::put};
 
-/// The highest value a run can have; a register that passes it makes the string dense.
+/// Highest value of a run; a higher register makes the string dense.
 pub const VALUE_MAX: u8 = 32;
 
-/// No registers are set.
+/// Runs of an empty sketch.
 pub const EMPTY: [u8; 2] = [0x7f, 0xff];
 
 const ZERO_RUN_MAX: usize = 64;
 const VALUE_RUN_MAX: usize = 4;
 
-/// Runs that are looked at after a change.
+/// Number of runs that are examined after a change.
 const JOIN_RUNS: usize = 5;
 
-/// Some neighbouring registers of one value.
+/// Neighbouring registers of one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegisterRun {
-    /// Their value.
+    /// Value of the registers.
     pub value: u8,
-    /// How many they are.
+    /// Number of registers.
     pub len: usize,
-    /// Bytes that the run takes.
+    /// Encoded length in bytes.
     pub bytes: usize,
 }
 
 impl RegisterRun {
-    /// The run that begins here. `None` at the end, or where half a run is left.
+    /// Decodes the first run. `None` at the end, or for half a run.
     #[inline]
     fn read(runs: &[u8]) -> Option<RegisterRun> {
         let first = *runs.first()?;
@@ -64,7 +64,7 @@ impl RegisterRun {
     }
 }
 
-/// At most three runs.
+/// Buffer of at most three runs.
 #[derive(Default)]
 struct RunBuffer {
     bytes: [u8; 6],
@@ -78,7 +78,7 @@ impl RunBuffer {
     }
 }
 
-/// Whether the runs are whole and cover all registers, and no more.
+/// Checks that the runs are whole and cover exactly all registers.
 pub fn check(runs: &[u8]) -> Result<(), CorruptSketch> {
     let (mut at, mut covered) = (0, 0);
     while at < runs.len() {
@@ -93,7 +93,7 @@ pub fn check(runs: &[u8]) -> Result<(), CorruptSketch> {
     if covered == REGISTERS { Ok(()) } else { Err(CorruptSketch("a sparse HyperLogLog has too few registers")) }
 }
 
-/// Raises each register to what the runs say, where that is higher.
+/// Raises each register to the value of its run, if that is higher.
 pub fn raise(registers: &mut Registers, runs: &[u8]) {
     let (mut at, mut first) = (0, 0);
     while let Some(run) = RegisterRun::read(&runs[at..]) {
@@ -107,18 +107,19 @@ pub fn raise(registers: &mut Registers, runs: &[u8]) {
     }
 }
 
-/// What became of a register.
+/// Result of raising a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RaiseOutcome {
     /// It was as high already.
     Same,
     /// It rose from this value.
     Raised(u8),
-    /// It has this value, and no room to rise in this form.
+    /// It has this value, and cannot rise in the sparse form.
     NoRoom(u8),
 }
 
-/// Raises register `index` to `rank`. The runs begin at `start` of `bytes`; a change that would make them longer than `len_max` is not made.
+/// Raises register `index` to `rank`. The runs begin at `start` of `bytes`. A change that would
+/// make them longer than `len_max` is refused.
 pub fn set(
     bytes: &mut Vec<u8>,
     start: usize,
@@ -156,7 +157,7 @@ pub fn set(
     RaiseOutcome::Raised(run.value)
 }
 
-/// Joins neighbours of one value, from the run at `at` on.
+/// Joins neighbours of one value, starting with the run at `at`.
 fn join(bytes: &mut Vec<u8>, mut at: usize, edits: &mut Edits) {
     for _ in 0..JOIN_RUNS {
         let Some(run) = RegisterRun::read(&bytes[at..]) else { return };

@@ -1,13 +1,14 @@
-//! What is derived from the bytes of a top list: where an item is, which slot is the least, which are on the list.
+//! Index derived from the bytes of a top list: slots by item, the least slot, and the listed slots.
 
 use super::rank::{Heap, SlotCount};
 
-/// Made from the slots when it is first needed.
+/// Built from the slots at its first use.
 #[derive(Debug, Clone)]
 pub struct Index {
-    /// Hash of each used slot's item.
+    /// Hash of the item in each used slot.
     hashes: Vec<u64>,
-    /// Slots by hash, open addressing: a slot's number plus one, or 0. At least twice as many places as slots.
+    /// Slots by hash, open addressing: a slot's number plus one, or 0. It has at least twice as
+    /// many buckets as slots.
     table: Vec<u32>,
     /// All used slots.
     pub least: Heap,
@@ -17,7 +18,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Of used slots: the hash of the item and the count of each.
+    /// Builds the index from the used slots: hash of the item, and count.
     pub fn from_slots(slots: u32, k: u32, used: impl Iterator<Item = (u64, u64)>) -> Index {
         let buckets = (2 * slots as usize).next_power_of_two();
         let mut index = Index {
@@ -42,13 +43,13 @@ impl Index {
         index
     }
 
-    /// About how many bytes of memory it takes when all of so many slots are in use.
+    /// Returns its approximate memory use in bytes with all slots in use.
     pub fn memory_of(slots: u32, k: u32) -> usize {
         let (slots, k) = (slots as usize, k as usize);
         slots * (8 + 1 + size_of::<SlotCount>()) + 4 * (2 * slots).next_power_of_two() + k * size_of::<SlotCount>()
     }
 
-    /// The slot with this hash whose item is the one that is meant.
+    /// Returns the slot with this hash for which `is_it` holds.
     #[inline]
     pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
@@ -61,12 +62,13 @@ impl Index {
         }
     }
 
-    /// The hash of a slot's item.
+    /// Returns the hash of a slot's item.
     pub fn hash(&self, slot: u32) -> u64 {
         self.hashes[slot as usize]
     }
 
-    /// A slot has an item; it is the next one, or had another that was removed.
+    /// Inserts the item of a slot. The slot is the next unused one, or had another item, now
+    /// removed.
     pub fn insert(&mut self, slot: u32, hash: u64) {
         if slot as usize == self.hashes.len() {
             self.hashes.push(hash);
@@ -80,7 +82,7 @@ impl Index {
         self.table[at] = slot + 1;
     }
 
-    /// A slot's item goes. Those behind it in the table move up, so that no search ends too early.
+    /// Removes a slot's item. Entries behind it in the table move up, so no search ends too early.
     pub fn remove(&mut self, slot: u32) {
         let mask = self.table.len() - 1;
         let mut gap = self.home(self.hashes[slot as usize]);
@@ -101,7 +103,7 @@ impl Index {
         self.table[gap] = 0;
     }
 
-    /// A slot's count grew: the slot that leaves the list for it, if that happens.
+    /// Updates the list after a slot's count grew; returns the slot that this displaced, if any.
     #[inline]
     pub fn grown(&mut self, k: u32, entry: SlotCount, count: impl Fn(u32) -> u64) -> Option<u32> {
         let slot = entry.1 as usize;
@@ -126,12 +128,12 @@ impl Index {
         Some(last.1)
     }
 
-    /// Whether a slot is on the list.
+    /// Returns true if a slot is on the list.
     pub fn is_listed(&self, slot: u32) -> bool {
         self.is_listed[slot as usize]
     }
 
-    /// Bytes of memory it takes.
+    /// Returns its memory use in bytes.
     pub fn memory(&self) -> usize {
         8 * self.hashes.capacity()
             + 4 * self.table.capacity()

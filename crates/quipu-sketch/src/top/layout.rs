@@ -1,18 +1,25 @@
-//! What is where in the bytes of a top list.
+//! Byte layout of a top list.
 //!
 //! ```text
-//! 0  1             2 .. 4     4 .. 8  8 .. 12  12 .. 16  16 .. 20    20 .. 24  24 .. 28  28    29 .. 32  32 .. 40    40 .. 48
-//! 1  number: 4, 8  item room  k       slots    cells     slots used  width     depth     bits  0         decay, f64  N, u64
+//! 0  1             2 .. 4     4 .. 8  8 .. 12  12 .. 16  16 .. 20
+//! 1  number: 4, 8  item room  k       slots    cells     slots used
 //!
-//! 48 ..         slots: at_most, error (a number each), length of the item (2 bytes), the item and zeros up to `item room`
-//! behind them   cells of the filter, so many bits each; the first of a byte is in its lowest bits
+//! 20 .. 24  24 .. 28  28    29 .. 32  32 .. 40    40 .. 48
+//! width     depth     bits  0         decay, f64  N, u64
+//!
+//! 48 ..         slots: at_most, error (a number each), length of the item (2 bytes), the item and
+//!               zeros up to `item room`
+//! behind them   cells of the filter, `bits` bits each; the first of a byte is in its lowest bits
 //! ```
 //!
-//! All little-endian. Numbers take 4 bytes and items little room until one comes that does not fit; then everything is laid out again, wider. `width`, `depth` and `decay` are what a client
-//! of RedisBloom asked for, and wants to be told.
+//! All little-endian. Numbers take 4 bytes, and items little room, until one does not fit. Then the
+//! list gets a new, wider layout. `width`, `depth` and `decay` are the request of a RedisBloom
+//! client, and returned to it on demand.
 //!
-//! `cells` says what room the filter has: that of so many cells of 32 bits. It begins with sixteen times as many of 2 bits; when one does not fit, two neighbours become one of twice the bits, up to 32. Cells of 64 bits are
-//! as many as of 32, and take more room. A list from before there were bits has 0 there: its cells are as wide as its numbers.
+//! `cells` is the size of the filter, in cells of 32 bits. The filter begins with sixteen times as
+//! many cells of 2 bits. When a value does not fit, two neighbours become one of twice the bits, up
+//! to 32. There are as many cells of 64 bits as of 32, in twice the memory. A list from before
+//! `bits` existed has 0 there: its cells are as wide as its numbers.
 
 use crate::{BYTES_MAX, CorruptSketch, SketchError};
 
@@ -20,17 +27,18 @@ pub const HEADER: usize = 48;
 pub const USED: usize = 16;
 pub const N: usize = 40;
 
-/// The longest item. A longer one would take more memory in a list of thousands than the counts are worth.
+/// Longest item. In a list of thousands, longer ones would take more memory than the counts are
+/// worth.
 pub const ITEM_BYTES_MAX: usize = 1024;
 
-/// Items are given room in steps of this.
+/// Granularity of an item's room.
 const ROOM_STEP: usize = 8;
 
-/// Bits of a cell at first, and the most that fit the room that the filter has from the beginning.
+/// Initial bits of a cell, and the most that fit the filter's initial memory.
 pub const BITS_FIRST: u32 = 2;
 const BITS_USUAL: u32 = 32;
 
-/// Sizes that do not change with what is counted, but for `number`, `bits` and `room`.
+/// Sizes of a list. Only `number`, `bits` and `room` change with the counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Layout {
     pub number: usize,
@@ -53,24 +61,24 @@ impl Layout {
         HEADER + slot as usize * self.slot_len()
     }
 
-    /// How many cells there are.
+    /// Returns the number of cells.
     pub fn cell_count(&self) -> u32 {
         self.cells * (BITS_USUAL / self.bits).max(1)
     }
 
-    /// The most that a cell can say.
+    /// Returns the greatest value of a cell.
     pub fn cell_max(&self) -> u64 {
         u64::MAX >> (64 - self.bits)
     }
 
-    /// Where a cell is, and if it is a part of a byte, by how much it is shifted.
+    /// Returns the offset of a cell, and its shift if it is a part of a byte.
     #[inline]
     fn cell(&self, cell: usize) -> (usize, u32) {
         let bit = cell * self.bits as usize;
         (self.slot(self.slots) + bit / 8, (bit % 8) as u32)
     }
 
-    /// What a cell says.
+    /// Returns the value of a cell.
     #[inline]
     pub fn read_cell(&self, bytes: &[u8], cell: usize) -> u64 {
         let (at, shift) = self.cell(cell);
@@ -82,7 +90,7 @@ impl Layout {
         }
     }
 
-    /// What is to be where, for a cell to say this, which it can: as many of the bytes as it takes.
+    /// Returns offset, bytes and number of bytes for writing a cell. The value must fit the cell.
     #[inline]
     pub fn written_cell(&self, bytes: &[u8], cell: usize, value: u64) -> (usize, [u8; 8], usize) {
         let (at, shift) = self.cell(cell);
@@ -100,12 +108,13 @@ impl Layout {
         (1 << bits) - 1
     }
 
-    /// The same with wider cells: half as many, while there is no more room for them.
+    /// Returns the layout with cells of twice the bits: half as many up to 32 bits, then as many in
+    /// twice the memory.
     pub fn with_wider_cells(&self) -> Layout {
         Layout { bits: self.bits * 2, ..*self }
     }
 
-    /// Where all cells are.
+    /// Returns the byte range of all cells.
     pub fn all_cells(&self) -> std::ops::Range<usize> {
         self.slot(self.slots)..self.len() as usize
     }
@@ -120,18 +129,18 @@ impl Layout {
         if bytes > BYTES_MAX as u64 { Err(SketchError::TooLarge { bytes }) } else { Ok(()) }
     }
 
-    /// Room for an item of so many bytes.
+    /// Returns the room for an item of this length.
     pub fn room_for(len: usize) -> usize {
         len.next_multiple_of(ROOM_STEP).max(ROOM_STEP)
     }
 
-    /// The same with room for such a number in slots, and such an item.
+    /// Returns the layout with room for this number in slots, and for an item of this length.
     pub fn wider(&self, value: u64, item_len: usize) -> Layout {
         let number = if value > u64::from(u32::MAX) { 8 } else { self.number };
         Layout { number, room: self.room.max(Layout::room_for(item_len)), ..*self }
     }
 
-    /// A header, and nothing counted behind it.
+    /// Returns the bytes of an empty list.
     pub fn empty(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len() as usize];
         bytes[..2].copy_from_slice(&[1, self.number as u8]);
@@ -144,7 +153,7 @@ impl Layout {
         bytes
     }
 
-    /// Reads a header, and sees that as many bytes follow as it says.
+    /// Decodes a header, and checks that the bytes have the length that it implies.
     pub fn read(bytes: &[u8]) -> Result<Layout, CorruptSketch> {
         if bytes.len() < HEADER || bytes[0] != 1 || bytes[29..32] != [0; 3] {
             return Err(CorruptSketch("the header of a top list"));
@@ -176,7 +185,7 @@ impl Layout {
     }
 }
 
-/// A number of 4 or 8 bytes.
+/// Reads a number of 4 or 8 bytes.
 #[inline]
 pub fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     if len == 4 {

@@ -1,17 +1,28 @@
-//! The most frequent items: Filtered Space-Saving (Homem and Carvalho, 2010), with limits on both sides that always hold.
+//! Top list: the most frequent items, by Filtered Space-Saving (Homem and Carvalho, 2010). Its
+//! bounds on both sides always hold.
 //!
-//! Some slots, two to four times as many as the list is long, have an item each, with a count that is at least the truth and an error by which it may be too high. One row of cells is the filter: a
-//! cell is at least the count of any item that falls to it and has no slot. An item without a slot raises its cell, and takes the slot of the least item when the cell has
-//! passed that one's count; the least item's count goes to its own cell.
+//! A list has two to four times as many slots as entries. A slot holds an item, a count that is at
+//! least the truth, and the count's greatest error. One row of cells is the filter. A cell is at
+//! least the count of any item that maps to it and has no slot. An item without a slot raises its
+//! cell. When the cell passes the count of the least slot, the item takes that slot. The count of
+//! the evicted item goes to that item's cell.
 //!
-//! What makes a count too high is what others have left in the cell before the item got its slot. Frequent items get theirs early, when cells say 1 or 2: so cells begin with 2 bits, many of them, and become fewer and wider as they
-//! have more to say; where two become one, the higher is right for both. With cells of 32 bits from the beginning, in 64 KB, items around rank 100 of 10⁷ events by Zipf's law (0.7) were too high by 1.1 in the mean; so they are by 0.04.
+//! A count is too high by the counts that others left in the cell before the item got its slot.
+//! Frequent items get theirs early, while cells are at 1 or 2. So cells begin with 2 bits, in a
+//! great number, and become fewer and wider as they grow. If two cells become one, the higher value
+//! is correct for both.
 //!
-//! Invariants, for every item: `at_most − error ≤ truth ≤ at_most` if it has a slot, `truth ≤ cell` if it has none.
+//! Measured in 64 KB with 10⁷ events by Zipf's law (0.7): the mean excess of items around rank 100
+//! is 0.04. With cells of 32 bits from the beginning it was 1.1.
 //!
-//! An update with any weight is one look-up and, now and then, a walk down a heap. The bytes are drawn in `layout`.
+//! Invariants, for every item: `at_most − error ≤ truth ≤ at_most` with a slot, `truth ≤ cell`
+//! without one.
 //!
-//! Items are hashed under a secret [`Key`]; a list must always be asked and changed under the one it was begun with. An attacker without it cannot tell which items share a cell.
+//! An update with any weight costs one search and, now and then, a walk down a heap. `layout` draws
+//! the bytes.
+//!
+//! Items are hashed under a secret [`Key`]. All reads and changes of a list must use the same key.
+//! An attacker without it cannot predict the items that share a cell.
 
 mod index;
 mod layout;
@@ -27,69 +38,71 @@ use crate::edit::{put, replace};
 use crate::key::{bucket_of, rehash};
 use crate::{BYTES_MAX, CorruptSketch, Edits, Key, SketchError};
 
-/// Slots for each place of the list.
+/// Slots per entry of the list.
 pub const SLOTS_PER_PLACE: u32 = 4;
 
-/// One line of the list.
+/// One entry of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopRow {
-    /// What came.
+    /// The item.
     pub item: Vec<u8>,
-    /// It did not come more often.
+    /// Upper bound of its count.
     pub at_most: u64,
-    /// It did not come less often.
+    /// Lower bound of its count.
     pub at_least: u64,
-    /// It is certainly among the k most frequent: nothing outside the list can have come more often.
+    /// True if it is certainly among the k most frequent: no item outside the list can have a
+    /// higher count.
     pub certain: bool,
 }
 
-/// Limits of an item's count.
+/// Bounds of an item's count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// It did not come more often.
+    /// Upper bound.
     pub at_most: u64,
-    /// It did not come less often.
+    /// Lower bound.
     pub at_least: u64,
 }
 
-/// What a list was asked to be.
+/// Requested and actual sizes of a list.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Info {
-    /// Places of the list.
+    /// Length of the list.
     pub k: u32,
-    /// As a client of RedisBloom asked for; decides how large the filter is.
+    /// Width requested by a client of RedisBloom; it affects the size of the filter.
     pub width: u32,
-    /// As a client of RedisBloom asked for; decides how large the filter is.
+    /// Depth requested by a client of RedisBloom; it affects the size of the filter.
     pub depth: u32,
-    /// As a client of RedisBloom asked for; nothing decays here.
+    /// Decay requested by a client of RedisBloom; it has no effect.
     pub decay: f64,
-    /// Items that have a count of their own.
+    /// Number of slots, each with an item's own count.
     pub slots: u32,
-    /// Cells of four bytes that the room for all other items is worth.
+    /// Memory of the filter for all other items, in cells of four bytes.
     pub cells: u32,
-    /// All weights together.
+    /// Sum of all weights.
     pub n: u64,
 }
 
-/// Counts the most frequent items.
+/// A sketch of the most frequent items.
 #[derive(Debug, Clone)]
 pub struct Top {
-    /// As drawn in `layout`.
+    /// Bytes as drawn in `layout`.
     bytes: Vec<u8>,
     layout: Layout,
     used: u32,
-    /// Made with the first change.
+    /// Built by the first change.
     index: Option<Index>,
 }
 
 impl Top {
-    /// A list of `k` places with so many slots, at least 2·`k`, and cells.
+    /// Creates a list of `k` entries with this number of slots, at least 2·`k`, and of cells.
     pub fn new(k: u32, slots: u32, cells: u32) -> Result<Top, SketchError> {
         let (room, width) = (Layout::room_for(0), cells);
         Top::with(Layout { number: 4, bits: BITS_FIRST, room, k, slots, cells, width, depth: 1, decay: 1.0 })
     }
 
-    /// A list of `k` places in so many bytes, while items are short (8 bytes) and counts below 2³²: half of the room for slots, but no fewer than 2·`k`.
+    /// Creates a list of `k` entries in this number of bytes, for short items (8 bytes) and counts
+    /// below 2³². Half of the memory is for slots, but at least 2·`k` slots.
     pub fn in_bytes(k: u32, bytes: usize) -> Result<Top, SketchError> {
         if bytes > BYTES_MAX {
             return Err(SketchError::TooLarge { bytes: bytes as u64 });
@@ -100,7 +113,8 @@ impl Top {
         Top::new(k, slots, (rest / 4).max(1) as u32)
     }
 
-    /// A list as `TOPK.RESERVE` asks for it. RedisBloom would take `width`·`depth` cells of 8 bytes: so many bytes are cells of the filter here, and no fewer than one for each slot.
+    /// Creates a list as `TOPK.RESERVE` requests it. RedisBloom would take `width`·`depth` cells of
+    /// 8 bytes. The filter gets the same number of bytes, but at least one cell for each slot.
     pub fn reserve(k: u32, width: u32, depth: u32, decay: f64) -> Result<Top, SketchError> {
         if !(0.0..=1.0).contains(&decay) {
             return Err(SketchError::Parameter("invalid decay value. must be '<= 1' & '> 0'"));
@@ -129,7 +143,7 @@ impl Top {
         Ok(Top { bytes: layout.empty(), layout, used: 0, index: None })
     }
 
-    /// What [`bytes`](Top::bytes) gave.
+    /// Decodes the output of [`bytes`](Top::bytes).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Top, CorruptSketch> {
         let layout = Layout::read(&bytes)?;
         let used = number(&bytes, USED, 4) as u32;
@@ -160,50 +174,55 @@ impl Top {
         Ok(top)
     }
 
-    /// All there is to know.
+    /// Returns the whole state.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As [`bytes`](Top::bytes), and an end to the list.
+    /// As [`bytes`](Top::bytes), but consumes the list.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Bytes of memory it takes, with its index, made or not.
+    /// Returns its memory use in bytes, including the index, built or not.
     pub fn memory(&self) -> usize {
         let Layout { slots, k, .. } = self.layout;
         let index = self.index.as_ref().map_or(0, Index::memory).max(Index::memory_of(slots, k));
         size_of::<Top>() + self.bytes.capacity() + index
     }
 
-    /// Makes its index now, so that nobody has to walk through all slots. It is made with the first change otherwise.
+    /// Builds the index now, so no read has to walk all slots. Otherwise the first change builds
+    /// it.
     pub fn index(&mut self, key: &Key) {
         if self.index.is_none() {
             self.index = Some(self.make_index(key));
         }
     }
 
-    /// What it was asked to be.
+    /// Returns its sizes.
     pub fn info(&self) -> Info {
         let Layout { k, width, depth, decay, slots, cells, .. } = self.layout;
         Info { k, width, depth, decay, slots, cells, n: self.n() }
     }
 
-    /// All weights together.
+    /// Returns the sum of all weights, N.
     pub fn n(&self) -> u64 {
         number(&self.bytes, N, 8)
     }
 
-    /// No item's `at_most` is higher than its `at_least` by more, if it has a slot: N / slots, since what the slots count comes to N at most.
+    /// Returns the greatest error of a slot, N / slots: the counts of all slots sum up to at most
+    /// N.
     pub fn error(&self) -> f64 {
         self.n() as f64 / f64::from(self.layout.slots)
     }
 
-    /// Whether so much can be counted, of items that its slots have room for, without it being laid out again: then little of it changes.
+    /// Returns true if this weight can be counted without a new layout, for items that fit the
+    /// slots. Then few bytes change.
     pub fn stays_as_wide(&self, weight: u64) -> bool {
         let (total, cell_max) = (self.n().saturating_add(weight), self.layout.cell_max());
-        // What goes to a cell is no more than the least count. While there are slots, that is one of as many parts of all; else no more than any count is now, and comes.
+        // A value that goes to a cell is at most the least count. With unused slots, that is at
+        // most an equal share of the total. Otherwise it is at most any present count plus the
+        // weight.
         let least = match self.index.as_ref().and_then(|index| index.least.floor()) {
             _ if self.used < self.layout.slots => total / u64::from(self.layout.slots),
             Some((_, slot)) => self.count_of(slot).saturating_add(weight),
@@ -212,7 +231,8 @@ impl Top {
         total <= u64::from(u32::MAX) && least <= cell_max
     }
 
-    /// Most bytes that it comes to when so much is counted, of items no longer than this.
+    /// Returns the greatest size in bytes after counting this weight, with items of at most this
+    /// length.
     pub fn bytes_after(&self, weight: u64, longest: usize) -> u64 {
         let total = self.n().saturating_add(weight);
         let mut layout = self.layout.wider(total, longest);
@@ -222,7 +242,8 @@ impl Top {
         layout.len()
     }
 
-    /// Counts an item. The item that left the list for it, if one did: what `TOPK.ADD` and `TOPK.INCRBY` answer. The weight does not matter for how long it takes.
+    /// Counts an item; returns the item that it displaced from the list, if any: the reply of
+    /// `TOPK.ADD` and `TOPK.INCRBY`. The time does not depend on the weight.
     pub fn add(
         &mut self,
         key: &Key,
@@ -233,7 +254,8 @@ impl Top {
         self.add_among(key, item, weight, item.len(), edits)
     }
 
-    /// The same of one of several items, of which the longest has so many bytes: if the list is laid out again for one of them, it is for all.
+    /// As [`add`](Top::add), for one of several items, the longest with this length. A new layout
+    /// for one of them then fits all.
     pub fn add_among(
         &mut self,
         key: &Key,
@@ -258,7 +280,7 @@ impl Top {
         Ok(expelled)
     }
 
-    /// The list, most frequent first.
+    /// Returns the list, most frequent first.
     pub fn list(&self) -> Vec<TopRow> {
         let mut slots: Vec<(u64, u32)> = (0..self.used).map(|slot| (self.count_of(slot), slot)).collect();
         slots.sort_unstable_by(|a, b| b.cmp(a));
@@ -278,7 +300,7 @@ impl Top {
         slots.iter().take(k).map(row).collect()
     }
 
-    /// Whether an item is on the list: what `TOPK.QUERY` answers.
+    /// Returns true if an item is on the list: the reply of `TOPK.QUERY`.
     pub fn contains(&self, key: &Key, item: &[u8]) -> bool {
         let Some(slot) = self.find(key.hash(item), item) else { return false };
         match &self.index {
@@ -291,7 +313,7 @@ impl Top {
         }
     }
 
-    /// How often an item came, whether it is on the list or not.
+    /// Returns the bounds of an item's count, on the list or not.
     pub fn bounds(&self, key: &Key, item: &[u8]) -> Bounds {
         let hash = key.hash(item);
         match self.find(hash, item) {
@@ -303,7 +325,8 @@ impl Top {
         }
     }
 
-    /// Takes in what others counted, under the same key. They need as many cells; the limits stay true, and grow by the others'.
+    /// Merges others, under the same key and with the same size of the filter. The bounds stay
+    /// valid, and widen by those of the others.
     pub fn merge(&mut self, key: &Key, others: &[&Top], edits: &mut Edits) -> Result<(), SketchError> {
         if others.is_empty() {
             return Ok(());
@@ -336,7 +359,7 @@ impl Top {
         }
         let mut counted = Vec::with_capacity(rows.len());
         for (item, MergedItem { cell, count, error, known }) in rows {
-            // Where it has no slot it may have come as often as its cell says, or not at all.
+            // Without a slot its count is anything from 0 to the value of its cell.
             let elsewhere = cells[cell] - known;
             counted.push((item, count.checked_add(elsewhere).ok_or(SketchError::Overflow)?, error + elsewhere, cell));
         }
@@ -369,7 +392,8 @@ impl Top {
         Ok(())
     }
 
-    /// Halves all counts so often: what decays. Limits stay true of what all weights come to by that, but for rounding: an item that has a slot came at least a little.
+    /// Halves all counts this number of times, as a decay does. The bounds stay valid for the
+    /// halved weights, except for rounding: an item with a slot has a count of at least 1.
     pub fn halve(&mut self, halves: u32, edits: &mut Edits) {
         let down = |value: u64| value.checked_shr(halves).unwrap_or(0);
         let up = |value: u64| down(value) + u64::from(down(value).checked_shl(halves).unwrap_or(0) != value);
@@ -390,7 +414,7 @@ impl Top {
         replace(&mut self.bytes, edits, bytes);
     }
 
-    /// Everything but N.
+    /// Counts an item in everything but N.
     fn count(
         &mut self,
         index: &mut Index,
@@ -431,7 +455,8 @@ impl Top {
                 self.put_cell(filter, evicted, edits);
             }
             index.remove(slot);
-            // The item that goes is not on the list: twice as many slots as places have a count no less than its own.
+            // The evicted item is not on the list: with twice as many slots as entries, enough
+            // others have a count at least as high.
             self.put_slot(slot, count, error, item, edits);
             index.insert(slot, hash);
             index.least.replace_first((count, slot));
@@ -453,7 +478,8 @@ impl Top {
         }
     }
 
-    /// Lays everything out again, if that is needed; then with room for the longest item that is coming.
+    /// Creates a new layout if the value or item does not fit. It then has room for the longest
+    /// item to come.
     fn widen(&mut self, value: u64, (item_len, longest): (usize, usize), edits: &mut Edits) -> Result<(), SketchError> {
         let mut layout = self.layout.wider(value, item_len);
         if layout == self.layout {
@@ -475,7 +501,7 @@ impl Top {
         Ok(())
     }
 
-    /// Makes cells wide enough to say this.
+    /// Widens the cells until this value fits.
     fn widen_cells(&mut self, value: u64, edits: &mut Edits) -> Result<(), SketchError> {
         if value <= self.layout.cell_max() {
             return Ok(());
@@ -497,7 +523,7 @@ impl Top {
         Ok(())
     }
 
-    /// What all cells say, if there were so many: no more than there are.
+    /// Returns the values of all cells, folded to this number of cells, at most the present one.
     fn cells_folded_to(&self, cell_count: u32) -> Vec<u64> {
         let cells = (0..self.layout.cell_count() as usize).map(|cell| self.cell(cell)).collect();
         folded(cells, cell_count)
@@ -506,7 +532,7 @@ impl Top {
     fn put_slot(&mut self, slot: u32, count: u64, error: u64, item: &[u8], edits: &mut Edits) {
         let Layout { number, .. } = self.layout;
         let at = self.layout.slot(slot);
-        // What is left of a longer item gives way to zeros.
+        // Zeros overwrite the rest of a longer item.
         let len = 2 * number + 2 + self.item(slot).len().max(item.len());
         let mut bytes = [0; 2 * 8 + 2 + ITEM_BYTES_MAX];
         bytes[..number].copy_from_slice(&count.to_le_bytes()[..number]);
@@ -546,23 +572,24 @@ impl Top {
     }
 }
 
-/// An item of several lists that are brought together.
+/// An item during the merge of several lists.
 #[derive(Default)]
 struct MergedItem {
-    /// The cell that it falls to.
+    /// Cell that it maps to.
     cell: usize,
     count: u64,
     error: u64,
-    /// What its cell says in those lists in which it has a slot.
+    /// Sum of its cell's values in the lists in which it has a slot.
     known: u64,
 }
 
-/// The cell that an item falls to, of so many. Of half as many it is the one with half the number.
+/// Returns the cell of an item, among this number of cells. For half as many it is the cell with
+/// half the index.
 fn cell_index(hash: u64, cell_count: u32) -> usize {
     bucket_of(rehash(hash, 0), cell_count)
 }
 
-/// Neighbours become one, which is right for both, until there are so many.
+/// Folds neighbouring cells into one, with the higher value, down to this number of cells.
 fn folded(mut cells: Vec<u64>, cell_count: u32) -> Vec<u64> {
     while cells.len() > cell_count as usize {
         cells = cells.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0)).collect();

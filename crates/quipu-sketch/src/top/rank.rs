@@ -1,10 +1,11 @@
-//! Which slot is the least of some, when counts only grow.
+//! Heap of slots by count, for counts that only grow.
 //!
-//! A heap whose entries may be out of date: an entry's count is what it was when it was last looked at, and never more than it is now. Adding to a slot then costs nothing
-//! here. Whoever asks for the least brings entries up to date, from the top, until the one there is. The order is by count and then by slot, so which slot is the least does not
-//! depend on the past.
+//! The heap's entries may be out of date: an entry has the count at its last examination, which is
+//! at most the present one. So an add to a slot costs nothing here. A search for the least slot
+//! updates entries from the top until the first one is current. The order is by count and then by
+//! slot, so the least slot does not depend on history.
 
-/// A slot and a count it had.
+/// A count, possibly outdated, and its slot.
 pub type SlotCount = (u64, u32);
 
 /// A heap of slots, least first.
@@ -14,30 +15,30 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// A heap of these.
+    /// Builds a heap of these entries.
     pub fn from_entries(mut entries: Vec<SlotCount>) -> Heap {
         // A sorted list is a heap.
         entries.sort_unstable();
         Heap { entries }
     }
 
-    /// How many slots it has.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Bytes of memory it takes.
+    /// Returns its memory use in bytes.
     pub fn memory(&self) -> usize {
         self.entries.capacity() * size_of::<SlotCount>()
     }
 
-    /// No slot is less than this.
+    /// Returns a lower bound of all slots.
     #[inline]
     pub fn floor(&self) -> Option<SlotCount> {
         self.entries.first().copied()
     }
 
-    /// The least slot, with its count of now.
+    /// Returns the least slot, with its present count.
     pub fn least(&mut self, count: impl Fn(u32) -> u64) -> Option<SlotCount> {
         loop {
             let (known, slot) = self.floor()?;
@@ -49,7 +50,7 @@ impl Heap {
         }
     }
 
-    /// Puts another in the place of the first.
+    /// Replaces the first entry.
     pub fn replace_first(&mut self, entry: SlotCount) {
         let mut at = 0;
         loop {
@@ -65,7 +66,7 @@ impl Heap {
         self.entries[at] = entry;
     }
 
-    /// One more slot.
+    /// Adds a slot.
     pub fn push(&mut self, entry: SlotCount) {
         let mut at = self.entries.len();
         self.entries.push(entry);

@@ -159,7 +159,7 @@ fn cells_become_wider_and_limits_hold_at_every_width() {
     let len = top.bytes().len();
     for n in 0..60_000u64 {
         let item = rehash(n, 1) % 60;
-        // Slowly at first, then up to what takes 64 bits.
+        // Weights begin small and grow to values of 64 bits.
         let weight = 1 + (1u64 << (n / 1_500)) * (rehash(n, 2) % 2);
         *truth.entry(item).or_default() += weight;
         let (before, may_change) = (top.layout, !top.stays_as_wide(weight));
@@ -229,7 +229,8 @@ fn a_list_from_before_cells_had_bits_goes_on() {
 
 #[test]
 fn frequent_items_are_counted_nearly_exactly_from_the_beginning() {
-    // A hundred items of 200 events each among 400,000 that come once or twice: what counts is what others leave in an item's cell before it has a slot.
+    // A hundred items of 200 events each among 400,000 that come once or twice. Excess comes from
+    // other items' counts in a cell before its item has a slot.
     let mut top = Top::in_bytes(100, 64 << 10).unwrap();
     let mut truth: HashMap<u64, u64> = HashMap::new();
     for n in 0..500_000u64 {
@@ -256,7 +257,7 @@ fn limits_hold_of_what_was_halved() {
     }
     for (item, count) in &truth {
         let Bounds { at_least, at_most } = top.bounds(&KEY, &item.to_le_bytes());
-        // Once for each time it was rounded.
+        // One for each rounding.
         assert!(at_least as f64 <= count + 4.0 && *count <= at_most as f64, "{item}: {at_least} {count} {at_most}");
     }
     top.halve(u32::MAX, &mut Edits::new());

@@ -1,32 +1,39 @@
-//! The number of items that makes what was seen most likely.
+//! Maximum-likelihood estimate of the number of items.
 //!
-//! Think of possible *events*, each of which an item causes with its own small chance cᵢ. Among n items, event i did not happen with probability about
-//! exp(−n·cᵢ), and the events are as good as independent (exactly so, if n itself is a Poisson number). A sketch remembers of some events that they happened, of some
-//! that they did not, and has forgotten about the rest. So, with A the sum of the chances of those that did not happen,
+//! Consider possible *events*, each caused by an item with its own small chance cᵢ. Among n items,
+//! event i did not happen with probability about exp(−n·cᵢ). The events are nearly independent
+//! (exactly so, if n itself is a Poisson number). A sketch remembers that some events happened and
+//! that some did not, and has forgotten the rest. So, with A the sum of the chances of those that
+//! did not happen,
 //!
 //! ```text
 //! log L(n) = −n·A + Σ over happened: log(1 − exp(−n·cᵢ))
 //! dL/dn = 0  ⇔  Σ over happened: cᵢ / (exp(n·cᵢ) − 1) = A
 //! ```
 //!
-//! For an UltraLogLog with m registers an event is "rank k came to register r", with c = ρ(k)/m and ρ(k) = 2⁻ᵏ. A register of rank k with two bits says that k happened, that
-//! nothing above did (Σ of ρ over j > k goes to A), and of k−1 and k−2 which of the two is so. For a list of tokens an event is a token: those on the list happened,
-//! and all others did not, which together have the chance 1 − Σ cᵢ.
+//! For an UltraLogLog with m registers an event is "rank k came to register r", with c = ρ(k)/m and
+//! ρ(k) = 2⁻ᵏ. A register of rank k with two bits shows that k happened, and that nothing above did
+//! (Σ of ρ over j > k goes to A). Its bits show for k−1 and k−2 if they happened.
 //!
-//! The left side falls in n from ∞ to 0, and is convex, so Newton's steps from a point left of the root never pass it. Since 1/(exp(x) − 1) ≥ 1/x − 1/2, such a point is
-//! n₀ = B / (A + C/2) with B the number of happened events and C the sum of their chances.
+//! For a list of tokens an event is a token. Those on the list happened. All others did not, and
+//! together have the chance 1 − Σ cᵢ.
+//!
+//! The left side falls in n from ∞ to 0, and is convex, so Newton's steps from a point left of the
+//! root never pass it. Since 1/(exp(x) − 1) ≥ 1/x − 1/2, such a point is n₀ = B / (A + C/2). B is
+//! the number of happened events, and C the sum of their chances.
 
-/// Chances in units of 2⁻⁶⁴, so that sums are exact and do not depend on their order.
+/// Evidence of a sketch. Chances are in units of 2⁻⁶⁴, so sums are exact and do not depend on their
+/// order.
 #[derive(Debug, Clone)]
 pub struct Evidence {
     /// Events that happened, by chance: `[e]` counts those of chance 2⁻ᵉ.
     pub happened: [u32; 65],
-    /// The sum of the chances of events that did not happen, in 2⁻⁶⁴.
+    /// Sum of the chances of events that did not happen, in 2⁻⁶⁴.
     pub absent: u128,
 }
 
 impl Evidence {
-    /// The most likely number of items. Infinite if everything happened.
+    /// Returns the most likely number of items; infinite if everything happened.
     pub fn estimate(&self) -> f64 {
         let total: u32 = self.happened.iter().sum();
         if total == 0 {
@@ -66,8 +73,9 @@ impl Evidence {
     }
 }
 
-/// Newton's steps from below double the digits; some tens are needed when nearly everything happened.
+/// Most Newton steps. Steps from below double the digits; if nearly everything happened, some tens
+/// are needed.
 const STEPS_MAX: usize = 200;
 
-/// A step as small as this, relative to the count, is the last. The error of the estimate itself is a million times greater.
+/// Relative size of the last step. The error of the estimate itself is a million times greater.
 const CLOSE: f64 = 1e-10;

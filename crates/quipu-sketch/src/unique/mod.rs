@@ -1,4 +1,5 @@
-//! Distinct items, in less memory and with less error than HyperLogLog: a list of tokens first, then an UltraLogLog (Ertl, 2023).
+//! Distinct items in less memory and with less error than HyperLogLog. A sketch begins as a list of
+//! tokens, and then becomes an UltraLogLog (Ertl, 2023).
 //!
 //! ```text
 //! 0        1        2 .. 8  8 .. 16            16 ..
@@ -6,12 +7,15 @@
 //! 2 = many history  0       estimate, f64 LE   8,192 registers, a byte each
 //! ```
 //!
-//! The list gives the count of its tokens, corrected for the few that coincide: at 2,000 items the error is 0.005 %. When one more token comes than it holds, all tokens go to the
-//! registers they would have gone to from the beginning.
+//! The list gives the count of its tokens, corrected for the few that coincide: at 2,000 items the
+//! error is 0.005 %. One token beyond the list's bound converts it: all tokens go to the registers
+//! that they would have gone to from the beginning.
 //!
-//! While a sketch has a history (it was filled here, item by item, and never merged), each item that changes a register adds the inverse of the chance that an item does so. That
-//! martingale estimate begins with what the list said, and has an error of 0.658/√m. A merge ends the history for good; then the registers alone are asked for the most likely
-//! number of items ([`likelihood`]), with an error of 0.761/√m.
+//! A sketch has a history while it was filled here, item by item, and never merged. Then each item
+//! that changes a register adds the inverse of the probability of such a change. This martingale
+//! estimate begins with the list's estimate, and has an error of 0.658/√m. A merge ends the history
+//! for good. Then the estimate is the most likely number of items for the registers
+//! ([`likelihood`]), with an error of 0.761/√m.
 //!
 //! Items are hashed under a secret [`Key`]. Merging is a union: it may be repeated, in any order.
 
@@ -26,16 +30,17 @@ use token::HashToken;
 use crate::edit::{put, replace};
 use crate::{CorruptSketch, Edits, Interval, Key};
 
-/// The most tokens that are kept as a list. One more byte of list than of registers would be a waste; 2,000 leave room for neither to grow.
+/// Most tokens in a list. A list larger than the registers would waste memory; 2,000 tokens take a
+/// little less.
 pub const TOKENS_MAX: usize = 2_000;
 
-/// The error of an estimate from registers, times √m.
+/// Error of an estimate from registers, times √m.
 const ERROR_REGISTERS: f64 = 0.761;
 
-/// The error of an estimate from a history, times √m.
+/// Error of an estimate from a history, times √m.
 const ERROR_HISTORY: f64 = 0.658;
 
-/// Tokens of a union that are put in one list; more are counted in registers.
+/// Most tokens of a union that are merged as a list; more are counted in registers.
 const UNION_TOKENS_MAX: usize = 1 << 15;
 
 const HEADER: usize = 16;
@@ -43,12 +48,12 @@ const ESTIMATE: usize = 8;
 const FEW: u8 = 1;
 const MANY: u8 = 2;
 
-/// Counts distinct items.
+/// A sketch of distinct items.
 #[derive(Debug, Clone)]
 pub struct Unique {
-    /// As drawn above; tokens ascend, registers are states that ranks lead to.
+    /// Bytes as drawn above; tokens ascend, and registers are valid states.
     bytes: Vec<u8>,
-    /// Of 2⁶⁴ hashes, how many would change a register. Of no meaning while there are tokens.
+    /// Number of the 2⁶⁴ hashes that would change a register. Meaningless while there are tokens.
     room: u128,
 }
 
@@ -59,14 +64,14 @@ impl Default for Unique {
 }
 
 impl Unique {
-    /// No items yet; with a history.
+    /// Creates an empty sketch, with a history.
     pub fn new() -> Unique {
         let mut bytes = vec![0; HEADER];
         bytes[..2].copy_from_slice(&[FEW, 1]);
         Unique { bytes, room: 1 << 64 }
     }
 
-    /// What [`bytes`](Unique::bytes) gave.
+    /// Decodes the output of [`bytes`](Unique::bytes).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Unique, CorruptSketch> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
             return Err(CorruptSketch("uniques are too short"));
@@ -102,22 +107,22 @@ impl Unique {
         Ok(Unique { bytes, room })
     }
 
-    /// All there is to know: see the drawing above.
+    /// Returns the whole state, as drawn above.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As [`bytes`](Unique::bytes), and an end to the sketch.
+    /// As [`bytes`](Unique::bytes), but consumes the sketch.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Bytes of memory it takes.
+    /// Returns its memory use in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Unique>() + self.bytes.capacity()
     }
 
-    /// Counts an item. Whether it changed anything.
+    /// Counts an item; returns true if the sketch changed.
     #[inline]
     pub fn add(&mut self, key: &Key, item: &[u8], edits: &mut Edits) -> bool {
         self.add_hash(key.hash(item), edits)
@@ -129,7 +134,7 @@ impl Unique {
         if self.is_dense() {
             let (index, rank) = register::split(hash);
             let before = self.bytes[HEADER + index];
-            // Most ranks are lower than what a register remembers.
+            // Most ranks are lower than the three that a register remembers.
             if rank + 2 < u32::from(before >> 2) {
                 return false;
             }
@@ -140,17 +145,17 @@ impl Unique {
         }
     }
 
-    /// The estimated number of distinct items, rounded.
+    /// Returns the estimated number of distinct items, rounded.
     pub fn count(&self) -> u64 {
         self.estimate().round() as u64
     }
 
-    /// The estimated number of distinct items.
+    /// Returns the estimated number of distinct items.
     pub fn estimate(&self) -> f64 {
         if self.has_history() && self.is_dense() { self.history() } else { self.likely() }
     }
 
-    /// The relative standard error of the estimate.
+    /// Returns the relative standard error of the estimate.
     pub fn rse(&self) -> f64 {
         let m = REGISTERS as f64;
         match (self.is_dense(), self.has_history()) {
@@ -160,12 +165,13 @@ impl Unique {
         }
     }
 
-    /// Whether the estimate is the better one of a sketch that was filled here alone.
+    /// Returns true if it has a history, which gives the better estimate.
     pub fn has_history(&self) -> bool {
         self.bytes[1] == 1
     }
 
-    /// Ends the history for good: from now on the registers alone are asked. For a sketch that has more than one home.
+    /// Ends the history for good: from now on estimates use the registers alone. For a sketch that
+    /// several nodes fill.
     pub fn end_history(&mut self, edits: &mut Edits) {
         if self.has_history() {
             let mut header = [0; HEADER];
@@ -174,12 +180,12 @@ impl Unique {
         }
     }
 
-    /// Whether there are registers, and no list of tokens.
+    /// Returns true if it has registers instead of a list of tokens.
     pub fn is_dense(&self) -> bool {
         self.bytes[0] == MANY
     }
 
-    /// Takes in what others counted, under the same key. The history ends, unless there are no others.
+    /// Merges others, under the same key. The history ends, unless there are no others.
     pub fn merge(&mut self, others: &[&Unique], edits: &mut Edits) {
         if others.is_empty() {
             return;
@@ -198,20 +204,22 @@ impl Unique {
         replace(&mut self.bytes, edits, bytes);
     }
 
-    /// The estimated number of distinct items in all of them together.
+    /// Returns the estimated number of distinct items in the union.
     pub fn union(sketches: &[&Unique]) -> Interval {
         let (estimate, rse) = union_estimate(sketches);
         Interval::around(estimate, rse * estimate, (0.0, f64::INFINITY))
     }
 
-    /// How many items are in both: |a| + |b| − |a ∪ b|, each from its registers. Its error is of the size of the union's, so what few items two large sets share is below resolution.
+    /// Returns the estimated number of items in both: |a| + |b| − |a ∪ b|, each from its registers.
+    /// The error is of the size of the union's. A small intersection of two large sets is thus
+    /// below resolution.
     pub fn intersection(one: &Unique, two: &Unique) -> Interval {
         let (all, rse) = union_estimate(&[one, two]);
         let (a, b) = (one.likely(), two.likely());
         Interval::around(a + b - all, rse * (a * a + b * b + all * all).sqrt(), (0.0, a.min(b)))
     }
 
-    /// How many items are in the first and not in the second: |a ∪ b| − |b|.
+    /// Returns the estimated number of items in the first and not in the second: |a ∪ b| − |b|.
     pub fn difference(one: &Unique, two: &Unique) -> Interval {
         let (all, rse) = union_estimate(&[one, two]);
         let (a, b) = (one.likely(), two.likely());
@@ -222,7 +230,7 @@ impl Unique {
         f64::from_le_bytes(self.bytes[ESTIMATE..HEADER].try_into().expect("it is 8 bytes"))
     }
 
-    /// What tokens or registers alone say.
+    /// Returns the estimate from tokens or registers alone.
     fn likely(&self) -> f64 {
         if self.is_dense() { register_evidence(&self.bytes[HEADER..]) } else { token_evidence(self.tokens()) }
             .estimate()
@@ -258,7 +266,7 @@ impl Unique {
         true
     }
 
-    /// Changes a register, which had room to change.
+    /// Changes a register; the caller has checked that it can change.
     fn change(&mut self, index: usize, after: u8, edits: &mut Edits) -> bool {
         let before = self.bytes[HEADER + index];
         put(&mut self.bytes, edits, HEADER + index, 1, &[after]);
@@ -271,7 +279,10 @@ impl Unique {
     }
 }
 
-/// Items are lost to the count when tokens coincide: n²/2 · Σ c² pairs of n items do, with Σ c² = 2⁻²⁶/3 over all tokens. The deviation of that number is its root, n/√(6·2²⁶).
+/// Relative standard error of a list of tokens.
+///
+/// The count loses items if tokens coincide: n²/2 · Σ c² pairs of n items do, with Σ c² = 2⁻²⁶/3
+/// over all tokens. The deviation of that number is its root, n/√(6·2²⁶).
 const TOKEN_RSE: f64 = 4.984e-5;
 
 fn room_of(registers: &[u8]) -> u128 {
@@ -319,7 +330,7 @@ fn token_evidence(tokens: impl Iterator<Item = HashToken>) -> Evidence {
     evidence
 }
 
-/// All tokens of sketches that have nothing else, unless they are more than `most`.
+/// Returns all tokens of sketches without registers, unless they exceed `most`.
 fn union_of_tokens(sketches: &[&Unique], most: usize) -> Option<Vec<HashToken>> {
     let total: usize = sketches.iter().map(|sketch| sketch.tokens().len()).sum();
     if sketches.iter().any(|sketch| sketch.is_dense()) || total > UNION_TOKENS_MAX {
@@ -347,7 +358,7 @@ fn union_of_registers(sketches: &[&Unique]) -> Box<[u8; REGISTERS]> {
     registers
 }
 
-/// The estimate for all of them, and its relative standard error.
+/// Returns the estimate for the union, and its relative standard error.
 fn union_estimate(sketches: &[&Unique]) -> (f64, f64) {
     match union_of_tokens(sketches, UNION_TOKENS_MAX) {
         Some(tokens) => (token_evidence(tokens.into_iter()).estimate(), TOKEN_RSE),

@@ -1,34 +1,35 @@
 //! One register of an UltraLogLog.
 //!
-//! A hash names a register with its first p bits and raises it by its rank k: one more than the zero bits that follow. Rank k has probability 2⁻ᵏ, except the highest,
-//! which has what is left. A register remembers the highest rank that came, and of the two ranks below it whether they came:
+//! A hash selects a register with its first p bits and raises it by its rank k: one more than the
+//! zero bits that follow. Rank k has probability 2⁻ᵏ, except the highest, which has the rest. A
+//! register remembers its highest rank, and for each of the two ranks below if it occurred:
 //!
 //! ```text
-//! 0           nothing came
-//! kkkkkkba    k is the highest rank; b: rank k−1 came too; a: rank k−2 came too
+//! 0           no item
+//! kkkkkkba    k is the highest rank; b: rank k−1 occurred too; a: rank k−2 occurred too
 //! ```
 //!
-//! A bit of a rank that does not exist is 0, so a state has one byte that stands for it.
+//! A bit of a rank that does not exist is 0, so each state has exactly one byte.
 
-/// Bits of a hash that name the register.
+/// Number of hash bits that select the register.
 pub const P: u32 = 13;
 
-/// Registers of a sketch.
+/// Number of registers of a sketch.
 pub const REGISTERS: usize = 1 << P;
 
-/// The highest rank: all other bits of the hash are zero.
+/// Highest rank: all other bits of the hash are zero.
 pub const RANK_MAX: u32 = 65 - P;
 
-/// Hashes of one register are counted in this: its chance of 1 is 2⁵¹ of them.
+/// Number of hashes per register, the unit of its chances: a chance of 1 is 2⁵¹ hashes.
 pub const WHOLE: u64 = 1 << (64 - P);
 
-/// Where a hash goes, and its rank.
+/// Returns register index and rank of a hash.
 #[inline]
 pub fn split(hash: u64) -> (usize, u32) {
     ((hash >> (64 - P)) as usize, ((hash << P) | 1 << (P - 1)).leading_zeros() + 1)
 }
 
-/// The ranks that a register knows of, as bits: bit k for rank k.
+/// Returns the ranks in a register, as bits: bit k for rank k.
 #[inline]
 fn known_ranks(register: u8) -> u64 {
     if register == 0 {
@@ -39,20 +40,21 @@ fn known_ranks(register: u8) -> u64 {
     (u64::from(register & 3 | 4) << rank) >> 2
 }
 
-/// A register that knows of these ranks.
+/// Returns the register with these ranks.
 #[inline]
 fn from_ranks(came: u64) -> u8 {
     let Some(rank) = came.checked_ilog2() else { return 0 };
     (rank << 2) as u8 | ((came << 2) >> rank & 3) as u8
 }
 
-/// A register after one more rank.
+/// Returns the register after one more rank.
 #[inline]
 pub fn with_rank(register: u8, rank: u32) -> u8 {
     from_ranks(known_ranks(register) | 1 << rank)
 }
 
-/// What a register is that has seen all that either has: the higher one, and of the lower one what lies no more than two ranks below. Without branches, for a loop over many.
+/// Merges two registers: the higher one, plus the ranks of the lower one that lie at most two
+/// below. Without branches, for a loop over many.
 #[inline]
 pub fn join(one: u8, two: u8) -> u8 {
     let (high, low) = (one.max(two), one.min(two));
@@ -63,7 +65,7 @@ pub fn join(one: u8, two: u8) -> u8 {
     high | if low == 0 { 0 } else { same | next | second }
 }
 
-/// Whether any ranks lead to this byte.
+/// Returns true if the byte is a valid state.
 pub fn is_state(register: u8) -> bool {
     let rank = u32::from(register >> 2);
     match register {
@@ -72,7 +74,8 @@ pub fn is_state(register: u8) -> bool {
     }
 }
 
-/// Of [`WHOLE`] hashes, how many would change it: all above its rank, and those of the two below that did not come.
+/// Returns the number of [`WHOLE`] hashes that would change it: all above its rank, and those of
+/// the missing ranks among the two below.
 pub const fn room(register: u8) -> u64 {
     let rank = (register >> 2) as u32;
     if register == 0 {
@@ -94,7 +97,7 @@ pub const fn room(register: u8) -> u64 {
 mod tests {
     use super::*;
 
-    /// The chance of a rank, of [`WHOLE`].
+    /// Chance of a rank, in units of 1/[`WHOLE`].
     fn chance(rank: u32) -> u64 {
         match rank {
             0 => 0,

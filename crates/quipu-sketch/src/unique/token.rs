@@ -1,20 +1,22 @@
-//! Hashes, shortened to 4 bytes: what a sketch keeps while it has few items.
+//! Tokens: hashes shortened to 4 bytes, for a sketch with few items.
 //!
 //! ```text
 //! 26 bits              6 bits
 //! first of the hash    zero bits that follow, 0 to 38
 //! ```
 //!
-//! The register of a dense sketch is named by the first 13 bits, its rank is told by the zeros that follow. Those are among the 26 bits, or they are all 13 of
-//! the rest of them and go on in the count of zeros: a token does to a dense sketch exactly what its hash would have done. Two items have one token in a
-//! way that matters with a chance of about 2⁻²⁷ a pair, and the likelihood knows of it.
+//! In a dense sketch the first 13 bits of a hash select the register, and the zeros that follow
+//! give the rank. These zeros either end within the 26 bits, or fill the other 13 of them and
+//! continue in the count of zeros. So a token changes a dense sketch exactly as its hash would. Two
+//! items have a relevant token in common with a chance of about 2⁻²⁷ per pair; the likelihood
+//! corrects for it.
 
 use super::register::{P, RANK_MAX};
 
-/// Bits of the hash that a token keeps as they are.
+/// Number of hash bits that a token stores unchanged.
 pub const BITS: u32 = 26;
 
-/// The most zeros that can follow.
+/// Most zeros that can follow.
 pub const ZEROS_MAX: u32 = 64 - BITS;
 
 /// A shortened hash.
@@ -27,7 +29,7 @@ pub fn shorten(hash: u64) -> HashToken {
     ((hash >> (64 - BITS)) as u32) << 6 | zeros
 }
 
-/// Where a token goes in a dense sketch, and its rank.
+/// Returns register index and rank of a token in a dense sketch.
 #[inline]
 pub fn split(token: HashToken) -> (usize, u32) {
     let between = token >> 6 & ((1 << (BITS - P)) - 1);
@@ -38,7 +40,7 @@ pub fn split(token: HashToken) -> (usize, u32) {
     ((token >> (32 - P)) as usize, (zeros + 1).min(RANK_MAX))
 }
 
-/// Whether any hash has this token.
+/// Returns true if any hash has this token.
 pub fn is_token(token: HashToken) -> bool {
     token & 63 <= ZEROS_MAX
 }

@@ -1,4 +1,4 @@
-//! Bytes from outside: whatever they are, they are a sketch or an error, and never a panic.
+//! Tests foreign bytes: they decode to a sketch or an error, and never cause a panic.
 
 use proptest::prelude::*;
 use quipu_sketch::{Dump, Edits, Hll, Sketch, SketchKind};

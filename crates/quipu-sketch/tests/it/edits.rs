@@ -1,4 +1,5 @@
-//! For every kind and operation: the old bytes with the edits are the new bytes, and a sketch made from bytes goes on as the one they came from.
+//! Tests edits for every kind and operation. The old bytes with the edits are the new bytes. A
+//! sketch decoded from bytes behaves like the original.
 
 use proptest::prelude::*;
 use quipu_sketch::count_min::Update;

@@ -1,6 +1,8 @@
-//! A hundred thousand damaged sketches, from a seed: each is a sketch or an error, never a panic, and takes no more memory than its bytes are worth.
+//! Decodes a hundred thousand damaged sketches, from a seed. Each is a sketch or an error, never
+//! causes a panic, and takes no more memory than its bytes justify.
 //!
-//! They begin with real bodies of every kind, form and size, so that most damage lies behind the first checks.
+//! They begin as real bodies of every kind, form and size, so most damage lies behind the first
+//! checks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

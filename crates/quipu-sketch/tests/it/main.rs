@@ -1,4 +1,4 @@
-//! Sketches through the door that the engine uses: edits, bytes, replay.
+//! Tests of sketches through the engine's interface: edits, bytes, replay.
 
 mod damage;
 mod edits;

@@ -14,10 +14,10 @@ use crate::{Options, PostgresStore, open};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A step that a later version might have.
+/// A possible step of a later version.
 const LATER: &str = "ALTER TABLE \"{p}_counters\" ADD COLUMN kind text NOT NULL DEFAULT 'count'";
 
-/// Takes these steps on a connection of its own.
+/// Runs the steps on a separate connection.
 fn take(server: &PostgresServer, steps: &[&str]) -> Result<(), SchemaError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -55,7 +55,7 @@ fn older_tables_are_brought_up_and_keep_what_they_hold() {
     assert_eq!(version_of(&server), steps.len().to_string());
     assert_eq!(server.query("SELECT kind FROM quipu_counters").unwrap(), "count");
     assert_eq!(server.query("SELECT total FROM quipu_totals").unwrap(), "7");
-    put(&before, 2).unwrap(); // one that was connected goes on
+    put(&before, 2).unwrap(); // an open connection continues
     take(&server, &steps).unwrap();
     assert_eq!(version_of(&server), steps.len().to_string(), "a step is taken once");
 }
@@ -110,7 +110,7 @@ fn many_that_come_at_once_make_the_tables_once() {
     assert_eq!(server.query("SELECT seq FROM quipu_cells").unwrap(), "6");
 }
 
-/// As version 2 had it, but for what it did.
+/// The function's signature in version 2, with another body.
 const PUT_BODY_OF_VERSION_2: &str = r#"CREATE FUNCTION quipu_put_body(
     bytea, uuid, uuid, numeric, numeric, numeric, numeric, boolean, integer, numeric, integer, integer[], bytea[])
     RETURNS TABLE (put integer) LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'of version 2'; END $$"#;

@@ -1,4 +1,5 @@
-//! Rows that hold what this program did not write, or that somebody else keeps: an error for that counter alone, and never a wrong number.
+//! Tests rows with foreign data or foreign locks: an error for that counter alone, and never a
+//! wrong number.
 
 use std::error::Error;
 use std::thread;
@@ -60,7 +61,8 @@ fn claim(token: &[u8], attempt: u64, forget_at: Millis) -> Claim {
     Claim { token, owner: writer(1), attempt, payload: 5, forget_at, reply: None }
 }
 
-/// A put into each of a hundred counters, and one into `bad` among them; what became of that one, if all others were put.
+/// Puts into a hundred counters and into `bad` among them; returns the outcome for `bad` if all
+/// others succeeded.
 fn put_among_others(store: &PostgresStore, seq: u64, what: &str) -> Result<Verdict, StoreError> {
     let names: Vec<String> = (0..100).map(|n| format!("n{n}")).collect();
     let mut puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(seq, 5))).collect();

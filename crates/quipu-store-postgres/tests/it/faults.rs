@@ -1,4 +1,4 @@
-//! A server that is killed, stopped, and started again empty under the store; a network that fails.
+//! Tests a server that is killed, stopped, or restarted empty, and a failing network.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -288,7 +288,8 @@ fn a_call_that_never_arrives_is_unknown_and_was_not_carried_out() {
 fn a_connection_that_breaks_while_it_is_prepared_has_applied_nothing() {
     let server = PostgresServer::start().unwrap();
     for lost in [NetworkFault::CutBefore, NetworkFault::CutAfter, NetworkFault::Reset] {
-        // Each step of it: what a connection begins with, its settings, the tables, each of them made or not, the statement.
+        // Breaks each step: the start of a connection, its settings, the tables (each created or
+        // not), the statement.
         for step in 0..8 {
             let proxy =
                 Proxy::start(server.address(), move |n| if n == step { lost } else { NetworkFault::PassThrough })

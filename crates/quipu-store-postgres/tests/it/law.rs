@@ -1,4 +1,4 @@
-//! The statements and the model on the same rows: whatever is put and swapped, verdicts and rows are the model's.
+//! Compares the statements with the model: for any puts and swaps, verdicts and rows are equal.
 
 use std::time::Duration;
 

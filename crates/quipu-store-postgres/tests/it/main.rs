@@ -1,4 +1,4 @@
-//! The store on a real server. PostgreSQL must be installed.
+//! Tests the store on a real server. PostgreSQL must be installed.
 
 mod damage;
 mod faults;

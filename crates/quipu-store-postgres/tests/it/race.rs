@@ -1,4 +1,5 @@
-//! Many at once, on one server: what a swap takes is what was put, and nobody waits in a circle.
+//! Tests many concurrent sessions: a swap takes exactly the puts before it, and no session
+//! deadlocks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,7 +38,8 @@ impl MeetingCount {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a writer that has added so often goes on: on a machine where swaps rarely come in between, it does so slowly.
+    /// Returns true if a writer with this many adds continues, slowly: on some machines swaps
+    /// rarely come in between.
     fn needs_more(&self, added: u64) -> bool {
         if added >= ADDS && self.0.load(Ordering::SeqCst) < MEETINGS_MIN {
             thread::sleep(Duration::from_millis(2));
@@ -206,7 +208,8 @@ fn folds_take_exactly_what_bodies_counted_however_many_put_meanwhile() {
 fn batches_that_overlap_in_any_order_never_wait_in_a_circle() {
     let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
     let store = fresh(&server.url());
-    // Fewer than the threads put at once, so that they meet at every step: making rows, putting cells, and rows that are forgotten.
+    // Fewer names than concurrent puts, so that puts meet at every step: creating rows, putting
+    // cells, forgetting rows.
     let names: Vec<Vec<u8>> = (0..60_u8).map(|n| vec![n.wrapping_mul(37), n]).collect();
     let again = AtomicU64::new(0);
     thread::scope(|scope| {

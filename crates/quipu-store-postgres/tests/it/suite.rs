@@ -1,4 +1,4 @@
-//! One server: the suite, and what is this store's own.
+//! Runs the suite on one server, plus tests of this store alone.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The suite over TLS. openssl must be installed.
+//! Runs the suite over TLS. openssl must be installed.
 
 use std::path::Path;
 use std::process::Command;

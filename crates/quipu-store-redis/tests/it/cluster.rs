@@ -1,4 +1,4 @@
-//! A Cluster of six: the suite, slots that move, and a master that is lost.
+//! Runs the suite on a Cluster of six, with moving slots and a lost master.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

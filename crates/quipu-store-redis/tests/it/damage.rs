@@ -1,4 +1,5 @@
-//! Keys that hold what this program did not write: an error for that key alone, within a bound, and never a wrong number.
+//! Tests keys with foreign data: an error for that key alone, bounded work, and never a wrong
+//! number.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

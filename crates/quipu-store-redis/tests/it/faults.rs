@@ -1,4 +1,4 @@
-//! A server that is killed, stopped, and started again empty under the store; a network that fails.
+//! Tests a server that is killed, stopped, or restarted empty, and a failing network.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

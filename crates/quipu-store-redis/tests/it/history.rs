@@ -1,4 +1,5 @@
-//! Servers that are not the ones they were: nothing is changed on them before the caller has asked; and servers that evict.
+//! Tests servers of changed identity: the store changes nothing on them before the caller asks for
+//! the history. Also tests servers that evict.
 
 use std::thread;
 use std::time::Duration;

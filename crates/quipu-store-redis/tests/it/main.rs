@@ -1,4 +1,4 @@
-//! The store on real servers. redis-server must be installed.
+//! Tests the store on real servers. redis-server must be installed.
 
 mod cluster;
 mod damage;

@@ -1,4 +1,4 @@
-//! One server: the suite, and what is this store's own.
+//! Runs the suite on one server, plus tests of this store alone.
 
 use quipu_model::shared::body::{BodyShape, StoredBody};
 use quipu_model::shared::registry::REGISTRATIONS_MAX;

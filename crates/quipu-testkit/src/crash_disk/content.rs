@@ -1,7 +1,7 @@
-//! The bytes of one file, in shared pages.
+//! Stores the bytes of one file in shared pages.
 //!
-//! A copy of a file costs a pointer per page, and a write to a copy costs the pages it touches: a suite builds tens of
-//! thousands of disks that differ in a few hundred bytes.
+//! A copy of a file costs a pointer per page, and a write to a copy costs the pages it touches. A
+//! suite builds tens of thousands of disks that differ in a few hundred bytes.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -11,13 +11,13 @@ const PAGE_BYTES: usize = 4096;
 
 type PageBytes = [u8; PAGE_BYTES];
 
-/// What every byte not yet written reads from.
+/// Page of all bytes not yet written.
 static ZEROS: LazyLock<Arc<PageBytes>> = LazyLock::new(|| Arc::new([0; PAGE_BYTES]));
 
 /// The bytes of one file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FileContent {
-    pages: Vec<Arc<PageBytes>>, // just enough to cover `len`
+    pages: Vec<Arc<PageBytes>>, // exactly enough to cover `len`
     len: usize,                 // bytes of the last page beyond it are zero
 }
 
@@ -32,7 +32,7 @@ impl FileContent {
         self.len
     }
 
-    /// Writes, growing the file if need be; a gap reads as zeros.
+    /// Writes, growing the file if necessary; a gap reads as zeros.
     pub(super) fn write(&mut self, bytes: &[u8], offset: usize) {
         if bytes.is_empty() {
             return;
@@ -47,7 +47,7 @@ impl FileContent {
         }
     }
 
-    /// Makes the file at least this long, with zeros.
+    /// Extends the file to at least this length, with zeros.
     pub(super) fn grow(&mut self, len: usize) {
         if len > self.len {
             self.len = len;
@@ -55,7 +55,7 @@ impl FileContent {
         }
     }
 
-    /// Makes the file at most this long.
+    /// Cuts the file to at most this length.
     pub(super) fn truncate(&mut self, len: usize) {
         if len >= self.len {
             return;
@@ -94,13 +94,13 @@ impl FileContent {
         Arc::make_mut(&mut self.pages[byte / PAGE_BYTES])[byte % PAGE_BYTES] ^= 1 << (bit % 8);
     }
 
-    /// The file's bytes, page by page; the last one is padded with zeros.
+    /// The file's pages; the last one is padded with zeros.
     pub(super) fn pages(&self) -> impl Iterator<Item = &[u8]> {
         self.pages.iter().map(|page| page.as_slice())
     }
 }
 
-/// The page that holds a byte, and the part of it that up to `wanted` bytes from there take.
+/// The page that holds a byte, and the part of it that up to `wanted` bytes cover.
 fn locate(offset: usize, wanted: usize) -> (usize, Range<usize>) {
     let start = offset % PAGE_BYTES;
     (offset / PAGE_BYTES, start..PAGE_BYTES.min(start + wanted))

@@ -1,9 +1,11 @@
-//! Chooses what survives a loss of power.
+//! Draws the operations that survive a power loss.
 //!
-//! In: what is certain and what is open at one moment. Out: one of the disks the machine may come up with.
+//! In: the certain and the open operations at one point. Out: one of the disks that the machine may
+//! find.
 //!
-//! The states worth trying are not evenly spread: most mistakes show when exactly one write is missing, or exactly one
-//! arrived early. So a strategy is drawn first, then the fate of each open operation by that strategy.
+//! The states worth trying are not evenly spread. Most mistakes show when exactly one write is
+//! missing, or exactly one arrived early. So a strategy is drawn first, then the fate of each open
+//! operation by that strategy.
 
 use std::collections::BTreeMap;
 
@@ -13,28 +15,28 @@ use super::media::{Media, WriteCertainty, apply_entry, apply_write, image_of};
 use super::recording::DiskOperation;
 use crate::SeededRng;
 
-/// What a disk writes whole or not at all.
+/// Unit that a disk writes completely or not at all.
 const SECTOR_BYTES: usize = 512;
 
-/// What becomes of an operation that no sync covered.
+/// Fate of an operation that no sync covered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationFate {
     Lost,
     Kept,
-    /// A part of a write; an operation on a directory is then kept or lost by a coin.
+    /// A part of a write; an operation on a directory is then kept or lost at random.
     Torn,
 }
 
-/// How fates are drawn.
+/// Strategy of drawing fates.
 #[derive(Debug, Clone, Copy)]
 enum FateStrategy {
     AllLost,
     AllKept,
     OneLost,
     OneKept,
-    /// Everything up to some point of the recording, which may be in the middle of a write.
+    /// Everything up to a point of the recording, possibly in the middle of a write.
     Prefix,
-    /// The same, but at a point of its own for each file and directory.
+    /// The same, with a separate point for each file and directory.
     PrefixEach,
     Subset,
     LastTorn,
@@ -54,7 +56,7 @@ const STRATEGIES: [FateStrategy; 9] = [
     FateStrategy::Anything,
 ];
 
-/// One of the disks that a loss of power may leave behind. `in_flight` was begun and has not returned.
+/// Draws one of the disks that a power loss may leave. `in_flight` has begun and not returned.
 pub(super) fn draw_crash_image(
     mut media: Media,
     all: &[DiskOperation],
@@ -67,7 +69,7 @@ pub(super) fn draw_crash_image(
             DiskOperation::SyncDir { .. } | DiskOperation::SyncData { .. } | DiskOperation::SyncDataFailed { .. }
         );
         let dir_absent = matches!(all[index], DiskOperation::CreateDir { .. }) && rng.chance(50);
-        // A sync that has not returned promises nothing; what it may have written is open already.
+        // A sync that has not returned promises nothing; the writes before it are open already.
         if !sync && !dir_absent {
             media.step(index, all);
         }
@@ -123,7 +125,7 @@ pub(super) fn image_of_all(media: &Media, all: &[DiskOperation]) -> Image {
     })
 }
 
-/// The operations that may or may not survive, each list in order: one per directory, one per file.
+/// Operations that may or may not survive, in one ordered list per directory and per file.
 fn open_operations(media: &Media) -> Vec<Vec<usize>> {
     let dirs = media.dirs.values().map(|dir| dir.open.clone());
     let files = media.files.values().map(|file| {
@@ -173,7 +175,7 @@ fn with(
     fates
 }
 
-/// Keeps the first ones, and tears the next one half of the time.
+/// Keeps the first operations, and tears the next one half of the time.
 fn prefix(open: &[usize], rng: &SeededRng) -> BTreeMap<usize, OperationFate> {
     let kept = rng.below(open.len() + 1);
     let next = if rng.chance(50) { OperationFate::Torn } else { OperationFate::Lost };
@@ -185,7 +187,8 @@ fn prefix(open: &[usize], rng: &SeededRng) -> BTreeMap<usize, OperationFate> {
     open.iter().enumerate().map(|(index, &operation)| (operation, fate(index))).collect()
 }
 
-/// Carries out a part of a write: up to a byte, up to a sector, some sectors only, or only the file's new length.
+/// Applies a part of a write: up to a byte, up to a sector, some sectors only, or only the new
+/// length.
 fn apply_torn(content: &mut FileContent, operation: &DiskOperation, rng: &SeededRng) {
     let DiskOperation::Write { offset, bytes, .. } = operation else { return };
     match rng.below(4) {
@@ -205,7 +208,7 @@ fn apply_torn(content: &mut FileContent, operation: &DiskOperation, rng: &Seeded
     }
 }
 
-/// A write cut where the disk's sectors end, each part with its offset in the file.
+/// Splits a write at sector ends; each part has its offset in the file.
 fn sectors(offset: usize, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,22 +1,23 @@
-//! Faults of a disk that runs: an operation that fails, a disk that is full.
+//! Plans the faults of a running disk: failed operations, a full disk.
 
 use std::collections::HashMap;
 use std::io;
 
 use super::recording::OpKind;
 
-/// How an operation fails.
+/// Kind of failure of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
     /// An I/O error; nothing was done.
     Eio,
-    /// An I/O error after this many bytes of a write; of any other operation, nothing was done.
+    /// An I/O error after this many bytes of a write; any other operation did nothing.
     ShortWrite(usize),
-    /// No space is left; nothing was done.
+    /// No space left; nothing was done.
     NoSpace,
     /// The process has too many files open; nothing was done.
     NoDescriptors,
-    /// An I/O error from a sync; what it should have covered stays in doubt for ever, though later syncs return success.
+    /// An I/O error from a sync; the writes it should have covered stay in doubt, though later
+    /// syncs return success.
     FsyncFails,
 }
 
@@ -32,10 +33,10 @@ impl DiskFault {
     }
 }
 
-/// Which operations are going to fail.
+/// Planned failures.
 #[derive(Debug, Default)]
 pub(super) struct DiskFaultPlan {
-    /// Per kind: how many of them go well first, and how the one after fails.
+    /// Per kind: the number of successful operations first, and the failure of the next one.
     planned: HashMap<OpKind, Vec<(usize, DiskFault)>>,
 }
 
@@ -44,7 +45,7 @@ impl DiskFaultPlan {
         self.planned.entry(kind).or_default().push((after, fault));
     }
 
-    /// Called once for each operation; the fault it meets, if any.
+    /// Returns the fault of the next operation, if any; called once for each operation.
     pub(super) fn take_due(&mut self, kind: OpKind) -> Option<DiskFault> {
         let planned = self.planned.get_mut(&kind)?;
         let due = planned.iter().position(|(after, _)| *after == 0).map(|index| planned.remove(index).1);
@@ -55,7 +56,7 @@ impl DiskFaultPlan {
     }
 }
 
-/// What a full disk answers.
+/// Error of a full disk.
 pub(super) fn full() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error())
 }

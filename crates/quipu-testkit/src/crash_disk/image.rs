@@ -1,6 +1,6 @@
-//! A disk at rest: what a machine finds when it comes up again.
+//! Holds a disk at rest: the files that a machine finds when it starts again.
 //!
-//! Also the place to damage it further: a flipped bit, a cut file, two files swapped.
+//! Tests can damage it further: flip a bit, cut a file, swap two files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ impl Image {
         Image { dirs, files }
     }
 
-    /// A number that two images share only if they hold the same files with the same bytes; for counting distinct states.
+    /// A number that is equal only for images with the same files and bytes, to count distinct
+    /// states.
     pub fn digest(&self) -> u64 {
         let mut hasher = Xxh3::new();
         for (path, content) in &self.files {
@@ -37,19 +38,20 @@ impl Image {
         hasher.digest()
     }
 
-    /// A running disk with these files, everything durable, nothing recorded, no locks held.
+    /// A running disk with these files, all durable, with no recording and no locks.
     #[must_use]
     pub fn into_disk(self) -> CrashDisk {
         CrashDisk::from_image(&self, 0)
     }
 
-    /// The same, as it is after the files were copied to another machine: each is another file with the same bytes.
+    /// The same, as a copy on another machine: each file is a different one with the same bytes.
     #[must_use]
     pub fn into_copied_disk(self) -> CrashDisk {
         CrashDisk::from_image(&self, 1)
     }
 
-    /// The same, as the copy of this number: two of the same number have the same files, as a machine and its snapshot have.
+    /// The same, as the copy with this number. Two copies of one number have the same files, like a
+    /// machine and its snapshot.
     #[must_use]
     pub fn into_disk_of(self, copy: u64) -> CrashDisk {
         CrashDisk::from_image(&self, copy)
@@ -60,32 +62,33 @@ impl Image {
         self.files.keys().map(PathBuf::as_path)
     }
 
-    /// How long a file is, if it is there.
+    /// Length of a file, if it exists.
     pub fn len_of(&self, path: impl AsRef<Path>) -> Option<usize> {
         self.files.get(path.as_ref()).map(FileContent::len)
     }
 
-    /// All bytes of a file, if it is there.
+    /// All bytes of a file, if it exists.
     pub fn bytes_of(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         self.files.get(path.as_ref()).map(FileContent::to_vec)
     }
 
-    /// Flips one bit; bit 0 is the lowest of the first byte. Panics if the file or the bit is not there.
+    /// Flips one bit; bit 0 is the lowest of the first byte. Panics if the file or the bit does not
+    /// exist.
     pub fn flip_bit(&mut self, path: impl AsRef<Path>, bit: usize) {
         self.content_mut(path.as_ref()).flip_bit(bit);
     }
 
-    /// Cuts a file to this length, if it is longer. Panics if the file is not there.
+    /// Cuts a file to this length, if it is longer. Panics if the file does not exist.
     pub fn truncate(&mut self, path: impl AsRef<Path>, len: usize) {
         self.content_mut(path.as_ref()).truncate(len);
     }
 
-    /// Writes into a file, growing it if need be. Panics if the file is not there.
+    /// Writes into a file, growing it if necessary. Panics if the file does not exist.
     pub fn overwrite(&mut self, path: impl AsRef<Path>, offset: usize, bytes: &[u8]) {
         self.content_mut(path.as_ref()).write(bytes, offset);
     }
 
-    /// Puts a file there, with these bytes, in place of any other.
+    /// Adds a file with these bytes, or replaces one.
     pub fn insert(&mut self, path: impl AsRef<Path>, bytes: &[u8]) {
         let path = path.as_ref();
         for dir in path.ancestors().skip(1) {
@@ -94,13 +97,13 @@ impl Image {
         self.files.insert(path.to_path_buf(), FileContent::from_bytes(bytes));
     }
 
-    /// Removes a file. Panics if it is not there.
+    /// Removes a file. Panics if it does not exist.
     pub fn remove(&mut self, path: impl AsRef<Path>) {
         let path = path.as_ref();
         assert!(self.files.remove(path).is_some(), "no file {}", path.display());
     }
 
-    /// Renames a file, in place of any other. Panics if it is not there.
+    /// Renames a file, replacing any other. Panics if it does not exist.
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) {
         let (from, to) = (from.as_ref(), to.as_ref());
         let content = self.files.remove(from).unwrap_or_else(|| panic!("no file {}", from.display()));

@@ -1,12 +1,13 @@
-//! What is certain to survive, and what is still open, after a number of operations.
+//! Tracks the certain and the open operations on the medium after each operation.
 //!
-//! In: operations, in order. Out: per file and directory, what is durable and which later operations may or may not be.
+//! In: operations, in order. Out: per file and directory, the durable state and the later
+//! operations that may or may not be durable.
 //!
 //! Invariants:
-//! - what is certain is never given up again;
-//! - an operation that is open was really done, and no sync covered it.
+//! - a certain operation stays certain;
+//! - an open operation was really done, and no sync covered it.
 //!
-//! Not here: choosing what survives (`crash`).
+//! Not here: drawing the survivors (`crash`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use super::content::FileContent;
 use super::image::Image;
 use super::recording::{DiskOperation, FileId};
 
-/// The disk as the platter has it.
+/// State of the storage medium.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Media {
     pub(super) dirs: BTreeMap<PathBuf, DirMedia>,
@@ -25,18 +26,18 @@ pub(super) struct Media {
 /// A directory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DirMedia {
-    /// Entries that are durable.
+    /// Durable entries.
     pub(super) entries: BTreeMap<String, FileId>,
-    /// Operations on entries since, in order.
+    /// Later operations on entries, in order.
     pub(super) open: Vec<usize>,
 }
 
 /// A file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FileMedia {
-    /// Bytes that are durable.
+    /// Durable bytes.
     pub(super) content: FileContent,
-    /// Writes since, in order.
+    /// Later writes, in order.
     pub(super) pending: Vec<PendingWrite>,
 }
 
@@ -47,19 +48,19 @@ pub(super) struct PendingWrite {
     pub(super) certainty: WriteCertainty,
 }
 
-/// How sure a write is.
+/// Certainty of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteCertainty {
     /// No sync has covered it yet.
     Open,
     /// A sync covered it and failed: no later one will.
     Doubtful,
-    /// Durable, but it lies over a doubtful one and so cannot be folded into the durable bytes.
+    /// Durable, but it overlaps a doubtful one and so cannot be folded into the durable bytes.
     Certain,
 }
 
 impl Media {
-    /// A disk on which everything is durable.
+    /// Creates media on which everything is durable.
     pub(super) fn from_image(image: &Image) -> Media {
         let mut media = Media::default();
         for dir in image.dirs() {
@@ -73,7 +74,7 @@ impl Media {
         media
     }
 
-    /// Takes in the operation with this index.
+    /// Processes the operation with this index.
     pub(super) fn step(&mut self, index: usize, all: &[DiskOperation]) {
         match &all[index] {
             DiskOperation::CreateDir { dir } => {
@@ -117,7 +118,7 @@ impl Media {
 }
 
 impl FileMedia {
-    /// Decides the writes before operation `begun` that nothing has decided yet.
+    /// Sets the certainty of the undecided writes before operation `begun`.
     fn settle(&mut self, begun: usize, certainty: WriteCertainty) {
         for write in &mut self.pending {
             if write.operation < begun && write.certainty == WriteCertainty::Open {
@@ -126,7 +127,7 @@ impl FileMedia {
         }
     }
 
-    /// Makes certain writes part of the durable bytes, up to the first that is not certain.
+    /// Folds certain writes into the durable bytes, up to the first that is not certain.
     fn fold(&mut self, all: &[DiskOperation]) {
         let certain = self.pending.iter().take_while(|write| write.certainty == WriteCertainty::Certain).count();
         for write in self.pending.drain(..certain) {
@@ -135,15 +136,15 @@ impl FileMedia {
     }
 }
 
-/// Carries out a write on the bytes of its file.
+/// Applies a write to the bytes of its file.
 pub(super) fn apply_write(content: &mut FileContent, operation: &DiskOperation) {
     if let DiskOperation::Write { offset, bytes, .. } = operation {
         content.write(bytes, *offset);
     }
 }
 
-/// Carries out an operation on the entries of its directory, if they allow it: a rename or remove takes the very file it
-/// took when it was recorded, or nothing.
+/// Applies an operation to the entries of its directory, if they allow it. A rename or remove takes
+/// the file that it took when it was recorded, or nothing.
 pub(super) fn apply_entry(entries: &mut BTreeMap<String, FileId>, operation: &DiskOperation) {
     match operation {
         DiskOperation::Create { name, file, .. } => {
@@ -160,7 +161,7 @@ pub(super) fn apply_entry(entries: &mut BTreeMap<String, FileId>, operation: &Di
     }
 }
 
-/// Puts an image together from the entries and bytes that survived.
+/// Builds an image from the surviving entries and bytes.
 pub(super) fn image_of(
     dirs: impl Iterator<Item = (PathBuf, BTreeMap<String, FileId>)>,
     mut content_of: impl FnMut(FileId) -> FileContent,

@@ -1,15 +1,15 @@
-//! A disk in memory that shows what a loss of power could have left behind.
+//! Simulates a disk in memory that shows every state a power loss may leave.
 //!
-//! In: what the code under test does through `Vfs`. Out: the same answers a correct file system gives and, for any moment
-//! of the run, [`Image`]s of the disk that the machine may come up with.
+//! In: calls of the code under test through `Vfs`. Out: the answers of a correct file system. For
+//! any point of the run, also [`Image`]s of the disk that the machine may find.
 //!
 //! Invariants:
-//! - what the `Vfs` contract promises holds in every image;
-//! - what it does not promise is broken in some: unsynced writes are lost, torn and reordered, and entries of directories are
-//!   lost, in any combination.
+//! - the promises of the `Vfs` contract hold in every image;
+//! - everything beyond them is broken in some image: unsynced writes are lost, torn and reordered,
+//!   and entries of directories are lost, in any combination.
 //!
-//! A moment is a number of operations that have returned: a test notes [`CrashDisk::operations`] when a reply leaves, and any
-//! image of that moment or a later one must contain it.
+//! A point is a number of operations that have returned. A test records [`CrashDisk::operations`]
+//! when a reply leaves, and any image of that point or a later one must contain it.
 //!
 //! Not here: hard links, files renamed across directories, a disk that lies about its flush.
 
@@ -39,8 +39,8 @@ use self::media::Media;
 use self::recording::{DiskOperation, FileId};
 use crate::SeededRng;
 
-/// How many operations lie between two kept states of the platter: an image replays half of this on average, and a run of
-/// 10,000 operations keeps about 300 states that share their pages.
+/// Number of operations between two snapshots of the media. An image replays half of this on
+/// average. A run of 10,000 operations keeps about 300 snapshots that share their pages.
 const SNAPSHOT_EVERY: usize = 32;
 
 /// The disk. Clones are handles to the same one.
@@ -62,15 +62,16 @@ struct DiskState {
     files: BTreeMap<FileId, FileContent>,
     locked: BTreeSet<PathBuf>,
     operations: Vec<DiskOperation>,
-    snapshots: Vec<Media>, // kept[i] is the platter after i * KEPT_EVERY operations; never empty
+    // snapshots[i] holds the media after i * SNAPSHOT_EVERY operations; never empty.
+    snapshots: Vec<Media>,
     faults: DiskFaultPlan,
     capacity: Option<u64>,
-    /// Which of several copies this one is: files of different copies are different files.
+    /// Number of this copy: files of different copies are different files.
     copy: u64,
 }
 
 impl CrashDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub fn new() -> CrashDisk {
         CrashDisk::default()
     }
@@ -87,17 +88,17 @@ impl CrashDisk {
         CrashDisk { inner: Arc::new(DiskInner { state: Mutex::new(state), on_sync: Mutex::new(None) }) }
     }
 
-    /// How many operations have returned.
+    /// Number of operations that have returned.
     pub fn operations(&self) -> usize {
         self.state().operations.len()
     }
 
-    /// What an operation did, for choosing moments; `None` if it has not happened.
+    /// Kind of an operation, to choose points; `None` if it has not happened.
     pub fn kind_of(&self, operation: usize) -> Option<OpKind> {
         self.state().operations.get(operation).map(DiskOperation::kind)
     }
 
-    /// What an operation did, in words, for the message of a failed test.
+    /// Text of an operation, for the message of a failed test.
     pub fn describe(&self, operation: usize) -> String {
         match self.state().operations.get(operation) {
             Some(done) => format!("{operation}: {done}"),
@@ -105,8 +106,8 @@ impl CrashDisk {
         }
     }
 
-    /// One of the disks that a loss of power may leave behind when the first `at` operations have returned and the next one,
-    /// if there was one, is in flight.
+    /// Draws one of the disks that a power loss may leave when the first `at` operations have
+    /// returned and the next one, if any, is in flight.
     pub fn crash(&self, at: usize, rng: &SeededRng) -> Image {
         let mut state = self.state();
         let media = state.platter(at);
@@ -114,30 +115,31 @@ impl CrashDisk {
         crash::draw_crash_image(media, &state.operations, in_flight, rng)
     }
 
-    /// The disk if the process is killed when the first `at` operations have returned, and the machine stays up.
+    /// The disk if the process is killed after the first `at` operations, and the machine stays up.
     pub fn kill(&self, at: usize) -> Image {
         let mut state = self.state();
         let media = state.platter(at);
         crash::image_of_all(&media, &state.operations)
     }
 
-    /// Lets `after` more operations of this kind go well and the one after that fail.
+    /// Lets `after` more operations of this kind succeed and the next one fail.
     pub fn fail_nth(&self, kind: OpKind, after: usize, fault: DiskFault) {
         self.state().faults.plan(kind, after, fault);
     }
 
-    /// Limits how many bytes all files together may have; a write that would grow them beyond it is cut short and fails.
+    /// Limits the bytes of all files together; a write that would grow them beyond it is cut short
+    /// and fails.
     pub fn capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
     }
 
-    /// How many bytes all files together have.
+    /// Number of bytes in all files together.
     pub fn bytes_used(&self) -> u64 {
         self.state().bytes_used()
     }
 
-    /// Called in the middle of every `sync_data` and `sync_dir`, with no lock held: a slow disk moves the clock here, and what
-    /// is written here the sync does not cover.
+    /// Sets a hook that runs in the middle of every `sync_data` and `sync_dir`, with no lock held.
+    /// A slow disk moves the clock in it; the sync does not cover writes of the hook.
     pub fn on_sync(&self, hook: Option<Arc<dyn Fn() + Send + Sync>>) {
         *lock(&self.inner.on_sync) = hook;
     }
@@ -146,7 +148,7 @@ impl CrashDisk {
         lock(&self.inner.state)
     }
 
-    /// The part of a sync that takes time.
+    /// Runs the slow part of a sync.
     fn flush(&self) {
         let hook = lock(&self.inner.on_sync).clone();
         if let Some(hook) = hook {
@@ -177,7 +179,7 @@ impl Default for DiskState {
 }
 
 impl DiskState {
-    /// What is certain and what is open when the first `at` operations have returned.
+    /// The media when the first `at` operations have returned.
     fn platter(&mut self, at: usize) -> Media {
         assert!(at <= self.operations.len(), "only {} operations were recorded, not {at}", self.operations.len());
         while self.snapshots.len() <= at / SNAPSHOT_EVERY {
@@ -228,7 +230,7 @@ impl DiskState {
         Ok(file)
     }
 
-    /// Writes what faults and capacity let through, and records that.
+    /// Writes the bytes that faults and capacity allow, and records them.
     fn write(&mut self, file: FileId, buf: &[u8], offset: usize) -> io::Result<()> {
         let (fits, outcome) = match self.faults.take_due(OpKind::Write) {
             Some(fault @ DiskFault::ShortWrite(bytes)) => (bytes.min(buf.len()), Err(fault.error())),
@@ -246,7 +248,7 @@ impl DiskState {
         outcome
     }
 
-    /// How many bytes of a write fit under the capacity.
+    /// Number of bytes of a write that fit under the capacity.
     fn fitting(&self, file: FileId, len: usize, offset: usize) -> usize {
         let Some(capacity) = self.capacity else { return len };
         let used = self.files[&file].len();
@@ -316,14 +318,14 @@ impl Vfs for CrashDisk {
     }
 
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
-        // Directories are not lost by crashes here, and do not come back: an empty one is as good as none.
+        // Crashes lose no directories here, and none comes back: an empty one counts as absent.
         match self.list(dir)?.is_empty() {
             true => Ok(()),
             false => Err(io::ErrorKind::DirectoryNotEmpty.into()),
         }
     }
 
-    /// By its path: a file here is copied only together with the whole disk, or through `create`, under another name.
+    /// By path: a file is copied only with the whole disk, or through `create`, under another name.
     fn identity(&self, path: &Path) -> io::Result<u64> {
         let mut state = self.state();
         if !state.dirs.contains_key(path) {
@@ -355,7 +357,7 @@ impl Vfs for CrashDisk {
         if !state.locked.insert(path.to_path_buf()) {
             return Err(LockError::Held { holder: Some(std::process::id()) });
         }
-        // The real one is held through a file, which stays behind when the process ends.
+        // The real lock is held through a file, which stays behind when the process ends.
         if state.look_up(path).is_err()
             && let Err(error) = state.create(path)
         {
@@ -410,12 +412,12 @@ impl Drop for CrashLock {
     }
 }
 
-/// A test that panicked elsewhere has said so; the disk's state is whole between operations.
+/// A test that panicked elsewhere has reported it; the disk's state is whole between operations.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A path as the directory and the name in it.
+/// Splits a path into its directory and the name in it.
 fn split(path: &Path) -> io::Result<(PathBuf, String)> {
     match (path.parent(), path.file_name().and_then(|name| name.to_str())) {
         (Some(dir), Some(name)) => Ok((dir.to_path_buf(), name.to_owned())),

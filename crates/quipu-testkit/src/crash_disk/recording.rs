@@ -1,14 +1,14 @@
-//! What was done to the disk, in order.
+//! Records the disk's operations, in order.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A file apart from its name; stays the same when it is renamed, and after it is removed.
+/// Identity of a file, independent of its name; it survives renames and removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FileId(pub(super) usize);
 
-/// One thing done to the disk. Only what was really done is recorded: of a write that failed, the part that was written.
+/// One operation on the disk. Only completed work is recorded: of a failed write, the written part.
 #[derive(Debug, Clone)]
 pub(super) enum DiskOperation {
     CreateDir {
@@ -30,7 +30,7 @@ pub(super) enum DiskOperation {
         name: String,
         file: FileId,
     },
-    /// Covers what was done to the directory before operation `begun`.
+    /// Covers the operations on the directory before operation `begun`.
     SyncDir {
         dir: PathBuf,
         begun: usize,
@@ -45,15 +45,15 @@ pub(super) enum DiskOperation {
         file: FileId,
         begun: usize,
     },
-    /// A sync that returned an error: no later one covers the writes before operation `begun` either, because the kernel has
-    /// marked their pages clean.
+    /// A sync that returned an error. No later one covers the writes before operation `begun`
+    /// either, because the kernel has marked their pages clean.
     SyncDataFailed {
         file: FileId,
         begun: usize,
     },
 }
 
-/// What an operation does, for choosing which one is to fail.
+/// Kind of an operation, to choose the failing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// `Vfs::create_dir`.
@@ -92,7 +92,7 @@ impl fmt::Display for FileId {
     }
 }
 
-/// For the reader of a failed test: one line.
+/// One line, for the reader of a failed test.
 impl fmt::Display for DiskOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

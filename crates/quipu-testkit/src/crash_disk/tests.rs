@@ -1,4 +1,5 @@
-//! Each promise of `Vfs` holds in every image, and each promise it does not make is broken in some.
+//! Tests that each promise of `Vfs` holds in every image, and each other property is broken in
+//! some.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ fn path(name: &str) -> PathBuf {
     dir().join(name)
 }
 
-/// A disk with one empty file whose entry is durable.
+/// A disk with one empty file and a durable entry for it.
 fn disk_with(name: &str) -> (CrashDisk, Arc<dyn VfsFile>) {
     let disk = CrashDisk::new();
     disk.create_dir(dir()).unwrap();
@@ -24,7 +25,7 @@ fn disk_with(name: &str) -> (CrashDisk, Arc<dyn VfsFile>) {
     (disk, file)
 }
 
-/// What the file holds after losses of power at this moment, one per seed.
+/// Contents of the file after power losses at this point, one per seed.
 fn crashes(disk: &CrashDisk, at: usize, name: &str) -> Vec<Option<Vec<u8>>> {
     (0..SEEDS).map(|seed| disk.crash(at, &SeededRng::new(seed)).bytes_of(path(name))).collect()
 }
@@ -305,8 +306,8 @@ fn damage_to_an_image_leaves_its_copies_alone() {
     assert_eq!(image.digest(), disk.kill(disk.operations()).digest());
 }
 
-/// A journal-like run on several files, at every moment of which many images are drawn: the kept states of the platter must
-/// give what a replay from the start gives, and the same dice the same image.
+/// Draws many images at every point of a journal-like run on several files. The snapshots must give
+/// the result of a replay from the start, and equal generators the same image.
 #[test]
 fn the_same_dice_draw_the_same_image_whether_moments_are_visited_in_order_or_not() {
     let run = || {
@@ -348,7 +349,7 @@ fn the_hook_runs_in_every_sync() {
     assert_eq!(syncs.load(Ordering::SeqCst), 2);
 }
 
-/// The size of run that the journal's suite makes: six segments of 64 KB, two thousand records.
+/// Size of a run of the journal's suite: six segments of 64 KB, two thousand records.
 #[test]
 fn a_run_the_size_of_a_journals_has_mostly_distinct_crash_states() {
     let disk = CrashDisk::new();

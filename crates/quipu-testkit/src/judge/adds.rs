@@ -1,20 +1,20 @@
-//! Judges a counter that everybody adds to.
+//! Judges a counter to which all clients add.
 //!
-//! In: the calls of one life of the server, and the value found after it. Out: violations.
+//! In: the calls of one incarnation of the server, and the value found after it. Out: violations.
 //!
-//! - final = value at the start + acknowledged adds − harvested + some subset of the unknown adds;
-//! - a counter that only rises never shows two adds the same value, in all lives of its directory; never shows less than was
-//!   shown before; and is never found below what was shown.
+//! - Final = value at the start + acknowledged adds − harvested + some subset of the unknown adds.
+//! - A rising counter never shows two adds the same value, in all incarnations of its directory. It
+//!   never shows less than before, and is never found below a shown value.
 //!
-//! A harvest (`GETSET key 0`) of unknown outcome took place or not. If it did, it took every add that was acknowledged before
-//! it was asked for, and what is found is made of the others.
+//! A harvest (`GETSET key 0`) of unknown outcome took place or not. If it did, it took every add
+//! that was acknowledged before the harvest was sent, and the found value is a sum of the others.
 
 use std::collections::HashSet;
 
 use super::Violation;
 use super::subset::is_subset_sum;
 
-/// What was asked of the counter.
+/// An action on the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddAction {
     /// An add; its reply is the value after it.
@@ -25,14 +25,14 @@ pub enum AddAction {
     Harvest,
 }
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallOutcome {
     /// A success reply came.
     Acked {
         /// Stamp drawn after the reply came.
         at: u64,
-        /// The value it showed.
+        /// The value in the reply.
         value: i64,
     },
     /// An error reply came: it was not applied and never will be.
@@ -44,13 +44,13 @@ pub enum CallOutcome {
 /// One call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddCall {
-    /// Which client.
+    /// Index of the client.
     pub client: usize,
-    /// What it asked.
+    /// The action.
     pub action: AddAction,
     /// Stamp drawn before the request left.
     pub invoked: u64,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: CallOutcome,
 }
 
@@ -59,14 +59,14 @@ pub struct AddCall {
 pub struct AddJudge {
     key: String,
     rising: bool,
-    base: i64,                 // the value at the start of this life
-    asked_range: (i128, i128), // what all adds asked for in any life come to: those below 0, those above
-    replies: HashSet<i64>,     // of adds, in all lives, if the counter only rises
-    calls: Vec<AddCall>,       // of this life
+    base: i64,                 // value at the start of this incarnation
+    asked_range: (i128, i128), // sums of all negative and of all positive adds sent, in any incarnation
+    replies: HashSet<i64>,     // of adds, in all incarnations, if the counter only rises
+    calls: Vec<AddCall>,       // of this incarnation
 }
 
 impl AddJudge {
-    /// A counter that starts at 0, whose adds may have any sign, and that may be harvested.
+    /// Creates the judge of a counter that starts at 0, with adds of any sign and harvests.
     pub fn new(key: impl Into<String>) -> AddJudge {
         AddJudge {
             key: key.into(),
@@ -78,17 +78,17 @@ impl AddJudge {
         }
     }
 
-    /// A counter that starts at 0, with adds above 0 only and no harvest.
+    /// Creates the judge of a counter that starts at 0, with adds above 0 only and no harvest.
     pub fn rising(key: impl Into<String>) -> AddJudge {
         AddJudge { rising: true, ..AddJudge::new(key) }
     }
 
-    /// Which counter.
+    /// Name of the counter.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Takes in a call of this life, in any order.
+    /// Adds a call of this incarnation, in any order.
     pub fn push(&mut self, call: AddCall) {
         debug_assert!(
             !self.rising || !matches!(call.action, AddAction::Harvest | AddAction::Add(..=0)),
@@ -102,15 +102,15 @@ impl AddJudge {
         self.calls.push(call);
     }
 
-    /// Judges the life that ended, given the value found after it; the next life starts from there.
+    /// Judges the ended incarnation by the value found after it; the next one starts from there.
     pub fn judge_found(&mut self, value: i64) -> Vec<Violation> {
         let mut violations = self.judge_replies();
         violations.extend(self.judge_sum(value));
         self.end_incarnation(value, violations)
     }
 
-    /// Judges a life after which acknowledged adds may be lost (mode memory): the value must be one that the counter could
-    /// have had, from 0 on.
+    /// Judges an incarnation that may have lost acknowledged adds (mode memory): the value must be
+    /// one that the counter could have had, from 0 on.
     pub fn judge_found_after_loss(&mut self, value: i64) -> Vec<Violation> {
         let mut violations = self.judge_replies();
         let (low, high) = self.asked_range;
@@ -118,7 +118,7 @@ impl AddJudge {
             let what = format!("found {value}; all adds ever asked for come to {low} at least and {high} at most");
             violations.push(Violation::new(&self.key, what));
         }
-        // What a crash may take back may be shown again.
+        // Values that a crash may take back may be shown again.
         self.replies.clear();
         self.end_incarnation(value, violations)
     }
@@ -130,13 +130,14 @@ impl AddJudge {
         violations.into_iter().map(|violation| violation.with_tail(&calls)).collect()
     }
 
-    /// What replies alone give away: two equal ones, one that forgets what was shown before, one that knows too much.
+    /// Finds violations in the replies alone: equal ones, one below an earlier one, one above all
+    /// adds.
     fn judge_replies(&mut self) -> Vec<Violation> {
         let mut violations = Vec::new();
-        let mut shown = self.base; // the most that a reply has shown so far
-        let mut floors = vec![self.base; self.calls.len()]; // per call: what was shown before it was asked
+        let mut shown = self.base; // largest value that a reply has shown so far
+        let mut floors = vec![self.base; self.calls.len()]; // per call: largest value shown before it was sent
         let harvested = self.calls.iter().any(|call| call.action == AddAction::Harvest);
-        // What the value may be by all that was asked for so far.
+        // Possible range of the value after all adds sent so far.
         let (mut low, mut high) = (i128::from(self.base), i128::from(self.base));
         if harvested {
             low = low.min(0);
@@ -176,7 +177,7 @@ impl AddJudge {
         violations
     }
 
-    /// Invocations and acks in the order of their stamps.
+    /// Sends and acks in the order of their stamps.
     fn events(&self) -> Vec<CallEvent> {
         let mut events = Vec::with_capacity(2 * self.calls.len());
         for (index, call) in self.calls.iter().enumerate() {
@@ -217,7 +218,7 @@ impl AddJudge {
         Some(Violation::new(&self.key, what))
     }
 
-    /// Whether the value is explained by a harvest whose reply never came.
+    /// Returns true if a harvest without a reply explains the value.
     fn harvested_unseen(&self, found: i64) -> bool {
         let harvests =
             self.calls.iter().filter(|call| call.action == AddAction::Harvest && call.outcome == CallOutcome::Unknown);

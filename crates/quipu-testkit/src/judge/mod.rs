@@ -1,20 +1,25 @@
-//! The judge: whether what came back after a fault is something that was promised.
+//! Checks that the state after a fault matches the promises.
 //!
-//! In: who asked what when, what was answered when, and what was found after the fault. Out: violations, in words.
+//! In: each request with client and time, each reply with its time, and the state found after the
+//! fault. Out: violations, as text.
 //!
-//! Two kinds of keys are judged under much load, because two things can be known exactly:
-//! - [`AddJudge`]: keys that everybody adds to, and perhaps one client harvests. Only sums can be known:
-//!   final = acknowledged adds + some subset of the unknown ones;
-//! - [`SequenceJudge`]: keys that one client alone changes, by any command. Everything can be known: the state found is the one
-//!   after all its acknowledged operations and a prefix of those in flight.
+//! Two kinds of keys are judged under heavy load, because two things can be known exactly:
+//! - [`AddJudge`]: keys to which all clients add, and which one client may harvest. Only sums can
+//!   be known: final = acknowledged adds + some subset of the unknown ones;
+//! - [`SequenceJudge`]: keys that one client alone changes, by any command. Everything can be
+//!   known: the found state follows all its acknowledged operations and a prefix of those in
+//!   flight.
 //!
-//! A third judge, [`History`], knows no promise but one: some order of all operations explains every reply. It takes any
-//! commands of any clients, and is too slow for more than some hundred operations of one object.
+//! A third judge, [`History`], checks one promise only: some order of all operations explains every
+//! reply. It takes any commands of any clients. It is too slow for more than some hundred
+//! operations of one object.
 //!
-//! In the first two, what was shown to anyone, by a write's reply or a read's, may not be taken back.
+//! In the first two, a value shown to any client, by a write's reply or a read's, may not be taken
+//! back.
 //!
-//! Time is a stamp: any counter that only rises, drawn just before a request leaves and just after its reply came. A stamp
-//! that orders two events is proof that one was before the other; nothing else is.
+//! Time is a stamp from any counter that only rises. The client draws one just before a request
+//! leaves and one just after its reply came. Only the order of stamps proves that one event was
+//! before another.
 
 mod adds;
 mod linearizable;
@@ -33,18 +38,18 @@ pub use self::sequence::{
 };
 pub use self::subset::is_subset_sum;
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which counter, or whose.
+    /// The counter or the client.
     pub key: String,
-    /// What should have been, and what was.
+    /// The expected and the found state.
     pub what: String,
     /// The last calls before it, one a line.
     pub tail: Vec<String>,
 }
 
-/// How many calls a violation quotes: enough for all that can be in flight on a few connections.
+/// Most calls that a violation quotes: enough for everything in flight on a few connections.
 const TAIL_CALLS_MAX: usize = 40;
 
 impl Violation {
@@ -69,7 +74,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Counters that are only ever changed together, by the same amount in one EXEC, have the same value at every moment.
+/// Checks counters that only change together, by the same amount in one EXEC: at any time they are
+/// equal.
 pub fn check_equal_values(keys: &[&str], values: &[i64]) -> Option<Violation> {
     let differ = values.windows(2).any(|pair| pair[0] != pair[1]);
     differ.then(|| {

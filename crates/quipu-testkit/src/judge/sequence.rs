@@ -1,10 +1,11 @@
 //! Judges the counters that one client alone changes.
 //!
-//! In: its operations in the order it asked them, each one step or several in one EXEC; what others saw of its counters; and
-//! what was found after the life. Out: violations.
+//! In: the client's operations in order, each one step or several in one EXEC; other clients' reads
+//! of its counters; and the state found after the incarnation. Out: violations.
 //!
-//! The client's requests are carried out in order, and the journal keeps that order, so what is found is the state after all
-//! acknowledged operations and a prefix of those in flight, and not before any state that somebody was shown.
+//! The server runs the client's requests in order, and the journal keeps that order. So the found
+//! state follows all acknowledged operations and a prefix of those in flight. It is not older than
+//! any state that a reply has shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use quipu_model::Reply;
 
 use super::Violation;
 
-/// What is asked of one counter.
+/// An action on one counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepAction {
     /// INCRBY.
@@ -39,27 +40,27 @@ pub enum StepAction {
     Read,
 }
 
-/// An action on a counter.
+/// A step: an action on a counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceStep {
-    /// Which counter.
+    /// Name of the counter.
     pub key: String,
-    /// What is done.
+    /// The action.
     pub action: StepAction,
 }
 
-/// When a counter expires. Always far in the future: that time passes is not judged here.
+/// Expiry of a counter. Always far in the future: no judge waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryTime {
-    /// It does not.
+    /// None.
     Never,
-    /// It does; the moment depends on when the server took the request.
+    /// At a time that depends on the server's receipt of the request.
     Sometime,
     /// Milliseconds since the Unix epoch.
     At(i64),
 }
 
-/// A counter that exists.
+/// An existing counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnedCounter {
     /// Its value.
@@ -68,13 +69,13 @@ pub struct OwnedCounter {
     pub expires: ExpiryTime,
 }
 
-/// What was found after a life: every counter of the client that exists.
+/// State found after an incarnation: every existing counter of the client.
 pub type OwnedCounters = BTreeMap<String, OwnedCounter>;
 
 /// An operation of the client: all its steps or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceEntry {
-    /// What is done, in order.
+    /// Its steps, in order.
     pub steps: Vec<SequenceStep>,
     /// Stamp drawn before the request left.
     pub invoked: u64,
@@ -82,16 +83,16 @@ pub struct SequenceEntry {
     pub acked: Option<(u64, Vec<Reply>)>,
 }
 
-/// What another client read of one of the counters.
+/// Another client's read of one of the counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignRead {
-    /// Which counter.
+    /// Name of the counter.
     pub key: String,
     /// Stamp drawn before the read left.
     pub invoked: u64,
     /// Stamp drawn after its reply came.
     pub acked: u64,
-    /// What it showed.
+    /// The value that it showed.
     pub value: Option<i64>,
 }
 
@@ -99,28 +100,29 @@ pub struct ForeignRead {
 #[derive(Debug, Clone, Default)]
 pub struct SequenceJudge {
     client: String,
-    state: OwnedCounters, // at the start of this life
+    state: OwnedCounters, // at the start of this incarnation
     entries: Vec<SequenceEntry>,
     foreign_reads: Vec<ForeignRead>,
 }
 
 impl SequenceJudge {
-    /// A client with no counters yet.
+    /// Creates the judge of a client without counters.
     pub fn new(client: impl Into<String>) -> SequenceJudge {
         SequenceJudge { client: client.into(), ..SequenceJudge::default() }
     }
 
-    /// Takes in an operation, in the order the client asked. One that was refused is left out: it changes nothing.
+    /// Adds an operation, in the client's order. The caller leaves out refused ones: they change
+    /// nothing.
     pub fn push(&mut self, entry: SequenceEntry) {
         self.entries.push(entry);
     }
 
-    /// Takes in what another client saw.
+    /// Adds another client's read.
     pub fn push_foreign_read(&mut self, foreign_read: ForeignRead) {
         self.foreign_reads.push(foreign_read);
     }
 
-    /// Judges the life that ended; the next one starts from what was found.
+    /// Judges the ended incarnation; the next one starts from the found state.
     pub fn judge_found(&mut self, found: OwnedCounters) -> Vec<Violation> {
         let (states, mut violations) = self.states();
         let (floor, unexplained) = self.check_foreign_reads(&states);
@@ -133,7 +135,8 @@ impl SequenceJudge {
         self.end_incarnation(found, violations)
     }
 
-    /// Judges a life after which acknowledged operations may be lost (mode memory): only replies and sights within it.
+    /// Judges an incarnation that may have lost acknowledged operations (mode memory): only replies
+    /// and foreign reads within it.
     pub fn judge_found_after_loss(&mut self, found: OwnedCounters) -> Vec<Violation> {
         let (states, mut violations) = self.states();
         violations.extend(self.check_foreign_reads(&states).1);
@@ -147,7 +150,7 @@ impl SequenceJudge {
         violations.into_iter().map(|violation| violation.with_tail(&entries)).collect()
     }
 
-    /// The state after each number of operations, and the replies that do not fit them.
+    /// The state after each number of operations, and the replies that do not fit.
     fn states(&self) -> (Vec<OwnedCounters>, Vec<Violation>) {
         let (mut states, mut violations) = (vec![self.state.clone()], Vec::new());
         let mut state = self.state.clone();
@@ -164,11 +167,11 @@ impl SequenceJudge {
         (states, violations)
     }
 
-    /// How many operations, at least, somebody has been shown; and the sights that no state explains.
+    /// Least number of operations that a reader has seen, and the reads that no state explains.
     fn check_foreign_reads(&self, states: &[OwnedCounters]) -> (usize, Vec<Violation>) {
         let (mut floor, mut violations) = (0, Vec::new());
         for foreign_read in &self.foreign_reads {
-            // Acks come in the order of the requests, so both are places in the list.
+            // Acks come in the order of the requests, so both are indexes in the list.
             let acked_before =
                 |entry: &SequenceEntry| matches!(&entry.acked, Some((at, _)) if *at < foreign_read.invoked);
             let least = self.entries.partition_point(acked_before);
@@ -218,7 +221,7 @@ impl SequenceJudge {
 }
 
 impl SequenceStep {
-    /// Carries the step out, as the server should, and returns the reply it should give.
+    /// Applies the step as the server should, and returns the expected reply.
     pub fn run(&self, state: &mut OwnedCounters) -> Reply {
         let before = state.get(&self.key).copied();
         let value = before.map(|counter| counter.value);
@@ -261,7 +264,7 @@ fn expire(before: Option<OwnedCounter>, expires: ExpiryTime) -> (Option<OwnedCou
     (before.map(|counter| OwnedCounter { expires, ..counter }), Reply::Integer(i64::from(before.is_some())))
 }
 
-/// Whether what was found is this state; an expiry whose moment we cannot know is like any.
+/// Returns true if the found state is this state; an expiry at an unknown time matches any.
 fn is_alike(state: &OwnedCounters, found: &OwnedCounters) -> bool {
     let alike = |expected: ExpiryTime, found: ExpiryTime| match expected {
         ExpiryTime::Sometime => found != ExpiryTime::Never,
@@ -281,7 +284,8 @@ mod tests {
         SequenceStep { key: key.to_owned(), action }
     }
 
-    /// Operations on `x`, each asked when the one before was answered; the last `unknown` are not.
+    /// Operations on `x`, each sent after the reply to the one before; the last `unknown` have no
+    /// reply.
     fn sequence(actions: &[StepAction], unknown: usize) -> SequenceJudge {
         let (mut sequence, mut state) = (SequenceJudge::new("client"), OwnedCounters::new());
         for (index, &action) in actions.iter().enumerate() {

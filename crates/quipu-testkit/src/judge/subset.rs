@@ -1,8 +1,8 @@
-//! Sums of subsets: what a number of adds may have come to, when each may have been applied or not.
+//! Decides subset sums: possible totals of adds that may each have been applied or not.
 
 use std::collections::HashSet;
 
-/// Whether some subset of the adds comes to `wanted`.
+/// Returns true if some subset of the adds sums to `wanted`.
 pub fn is_subset_sum(wanted: i128, adds: impl IntoIterator<Item = i64>) -> bool {
     let (mut low, mut high) = (0_i128, 0_i128);
     let adds: Vec<i64> = adds.into_iter().collect();
@@ -12,7 +12,8 @@ pub fn is_subset_sum(wanted: i128, adds: impl IntoIterator<Item = i64>) -> bool 
     if wanted < low || high < wanted {
         return false;
     }
-    // Adds of the suites are small and few are unknown at once, so there are far fewer sums than subsets.
+    // Adds of the suites are small and few are unknown at once, so there are far fewer sums than
+    // subsets.
     let mut sums = HashSet::from([0_i128]);
     for add in adds {
         let more: Vec<i128> = sums.iter().map(|sum| sum + i128::from(add)).collect();

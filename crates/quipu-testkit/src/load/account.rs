@@ -1,6 +1,7 @@
-//! The account of one data directory: everything asked of it in all its lives, and whether what it holds is right.
+//! Keeps the account of one data directory: all its requests in all incarnations, and the check of
+//! its contents.
 //!
-//! In: the logs of a life, then what the server shows after the next start. Out: violations.
+//! In: the logs of an incarnation, then the server's values after the next start. Out: violations.
 
 use std::io;
 
@@ -14,30 +15,31 @@ use crate::judge::{
 };
 use crate::resp::{TestRespClient, Value};
 
-/// Errors a healthy server may answer under load: it promises that the request was not applied.
+/// Errors that a healthy server may return under load; each promises that the request was not
+/// applied.
 pub(super) const REFUSALS: [&str; 3] = ["NOROOM", "TRYAGAIN", "OOM"];
 
-/// What may be missing after a life.
+/// Loss that is allowed after an incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// Nothing that was acknowledged or shown.
+    /// No acknowledged or shown data.
     Nothing,
-    /// What was not sealed: a kill in mode memory.
+    /// Unsealed data: a kill in mode memory.
     Unsealed,
 }
 
-/// How many requests there were.
+/// Number of requests, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoadTally {
-    /// With a success reply.
+    /// Requests with a success reply.
     pub acked: usize,
-    /// Without a reply.
+    /// Requests without a reply.
     pub unknown: usize,
-    /// With an error that says: not applied.
+    /// Requests with an error that promises: not applied.
     pub refused: usize,
 }
 
-/// The account.
+/// The account of one data directory.
 #[derive(Debug)]
 pub struct LoadAccount {
     rise: Vec<AddJudge>,
@@ -46,9 +48,9 @@ pub struct LoadAccount {
     pairs: Vec<[AddJudge; 2]>,
     owned: Vec<SequenceJudge>, // one per client
     tally: LoadTally,
-    violations: Vec<Violation>, // seen in replies, told with the next judgement
+    violations: Vec<Violation>, // found in replies, returned by the next judgement
     unequal_pairs: usize,
-    offsets: Vec<i64>, // per pair, what a loss that was allowed has left between its counters
+    offsets: Vec<i64>, // per pair, the difference of its counters that an allowed loss left
 }
 
 impl Default for LoadAccount {
@@ -58,7 +60,7 @@ impl Default for LoadAccount {
 }
 
 impl LoadAccount {
-    /// Of an empty directory.
+    /// Creates the account of an empty directory.
     pub fn new() -> LoadAccount {
         let all = |class: LoadClass, judge: fn(String) -> AddJudge| {
             (0..KEYS_PER_CLASS).map(|key| judge(class.key(key))).collect()
@@ -76,24 +78,25 @@ impl LoadAccount {
         }
     }
 
-    /// How often both counters of a pair, only ever changed in one EXEC, came back from a loss that was allowed with different values.
+    /// Number of times that an allowed loss left the counters of a pair, changed only in one EXEC,
+    /// unequal.
     pub fn unequal_pairs(&self) -> usize {
         self.unequal_pairs
     }
 
-    /// How many requests were taken in, in all lives.
+    /// Number of requests in all incarnations.
     pub fn tally(&self) -> LoadTally {
         self.tally
     }
 
-    /// The names of all counters that were ever asked for.
+    /// Names of all counters that the load uses.
     pub fn names(&self) -> Vec<String> {
         let shared = self.rise.iter().chain(&self.drift).chain(&self.crop).chain(self.pairs.iter().flatten());
         let owned = (0..CLIENTS).flat_map(|owner| (0..KEYS_OWNED).map(move |key| owned_key(owner, key)));
         shared.map(|counter| counter.key().to_owned()).chain(owned).collect()
     }
 
-    /// Takes in what a client asked in the life that ended.
+    /// Adds a client's log of the ended incarnation.
     pub fn add_log(&mut self, log: ClientLog) {
         if log.is_stalled() {
             self.add_violation(format!("client {}", log.client), format!("no reply: {:?}", log.ended));
@@ -103,7 +106,7 @@ impl LoadAccount {
         }
     }
 
-    /// Judges the life that ended by what the server now shows.
+    /// Judges the ended incarnation by the server's present values.
     pub fn judge(&mut self, client: &mut TestRespClient, loss: Loss) -> io::Result<Vec<Violation>> {
         let mut violations = std::mem::take(&mut self.violations);
         let judge = match loss {
@@ -123,7 +126,7 @@ impl LoadAccount {
             let half = check_equal_values(&[pair[0].key(), pair[1].key()], &values);
             match loss {
                 Loss::Nothing => violations.extend(half),
-                // Sealed shard by shard, so each at its own moment: told, and not held against it.
+                // The server seals shard by shard, each at its own time: counted, but no violation.
                 Loss::Unsealed => {
                     self.unequal_pairs += usize::from(values[1] - values[0] != *offset);
                     *offset = values[1] - values[0];
@@ -149,12 +152,12 @@ impl LoadAccount {
                 if !REFUSALS.iter().any(|refusal| text.starts_with(refusal)) {
                     self.add_violation(format!("client {client}"), format!("{request:?} was answered {text:?}"));
                 }
-                // Refused: never applied, so there is nothing to account for.
+                // Refused: never applied, so it is not in the account.
                 return;
             }
             Some(_) => self.tally.acked += 1,
         }
-        // The values it showed, one per counter, in order.
+        // Values in the reply, one per counter, in order.
         let shown: Option<Option<(u64, Vec<Option<i64>>)>> = match &reply {
             None => Some(None),
             Some((at, value)) => numbers(value).map(|numbers| Some((*at, numbers))),
@@ -246,7 +249,7 @@ impl std::ops::AddAssign for LoadTally {
     }
 }
 
-/// How many values a success reply shows.
+/// Number of values in a success reply.
 fn expected_values(request: &LoadRequest) -> usize {
     match request {
         LoadRequest::ReadRising => KEYS_PER_CLASS,
@@ -255,7 +258,7 @@ fn expected_values(request: &LoadRequest) -> usize {
     }
 }
 
-/// The values a reply shows, nil for a counter that does not exist; `None` if it is no such reply.
+/// Values in a reply, nil for an absent counter; `None` if the reply has another form.
 fn numbers(value: &Value) -> Option<Vec<Option<i64>>> {
     match value {
         Value::Array(elements) => elements.iter().map(number).collect(),
@@ -267,7 +270,7 @@ fn number(value: &Value) -> Option<Option<i64>> {
     if value.is_nil() { Some(None) } else { value.number().map(Some) }
 }
 
-/// A reply in the model's words; `None` if it is none that this step can have.
+/// The reply as the model's type; `None` if this step cannot have it.
 fn reply_to(step: &SequenceStep, value: &Value) -> Option<Reply> {
     match step.action {
         StepAction::Set(_) | StepAction::SetUntil(..) | StepAction::SetFor(..) => {
@@ -290,7 +293,7 @@ fn read_value(client: &mut TestRespClient, key: &str) -> io::Result<Option<i64>>
     number(&reply).ok_or_else(|| unexpected_reply(key, &reply))
 }
 
-/// Every counter of a client that exists, with its expiry.
+/// Every existing counter of a client, with its expiry.
 fn read_owned(client: &mut TestRespClient, owner: usize) -> io::Result<OwnedCounters> {
     let mut found = OwnedCounters::new();
     for key in (0..KEYS_OWNED).map(|key| owned_key(owner, key)) {

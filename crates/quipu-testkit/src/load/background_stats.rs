@@ -1,6 +1,7 @@
-//! What a server tells of its own work: how often it sealed, evicted, loaded, compacted.
+//! Reads the server's statistics of its background work: seals, evictions, loads, compactions.
 //!
-//! In: `INFO quipu`. Out: figures that can be added up over lives. A suite that means to prove something about eviction shows that there was some.
+//! In: `INFO quipu`. Out: figures that add up over incarnations. A suite about eviction uses them
+//! to show that evictions occurred.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,21 +9,21 @@ use std::io;
 
 use crate::resp::{TestRespClient, Value};
 
-/// What a life, or several, did in the background.
+/// Background work of one incarnation or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BackgroundStats {
-    /// Seals.
+    /// Number of seals.
     pub seals: u64,
-    /// Counters that left memory.
+    /// Number of counters that left memory.
     pub evicted: u64,
-    /// Counters looked for in the ledger.
+    /// Number of counters looked up in the ledger.
     pub loads: u64,
-    /// Pieces of compaction.
+    /// Number of pieces of compaction.
     pub compactions: u64,
 }
 
 impl BackgroundStats {
-    /// Asks the server for those of its present life.
+    /// Fetches the statistics of the server's present incarnation.
     pub fn fetch(client: &mut TestRespClient) -> io::Result<BackgroundStats> {
         let fields = read_info(client, "quipu")?;
         let figure = |name: &str| {
@@ -37,7 +38,7 @@ impl BackgroundStats {
         })
     }
 
-    /// Whether there was some of everything.
+    /// Returns true if every kind of work occurred.
     pub fn are_complete(&self) -> bool {
         self.seals > 0 && self.evicted > 0 && self.loads > 0 && self.compactions > 0
     }
@@ -59,7 +60,7 @@ impl fmt::Display for BackgroundStats {
     }
 }
 
-/// A section of INFO, by key.
+/// Fetches a section of INFO, by key.
 pub fn read_info(client: &mut TestRespClient, section: &str) -> io::Result<BTreeMap<String, String>> {
     match client.call(&["INFO", section])? {
         Value::Bulk(bytes) => {

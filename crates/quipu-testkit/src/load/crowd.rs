@@ -1,10 +1,13 @@
-//! A crowd of counters, more than fit in memory: adds to any of them, and the account of each.
+//! Drives a crowd of counters, more than fit in memory: adds to any of them, and the account of
+//! each.
 //!
-//! In: the address of a RESP door. Out: violations, once the server has come back and every counter was read.
+//! In: the address of a RESP listener. Out: violations, once the server has restarted and every
+//! counter was read.
 //!
-//! All adds are above 0 and nothing is deleted, so each counter is judged exactly: found = what was acknowledged + some subset of the unknown adds,
-//! and never less than anyone was shown. Where acknowledged adds may be lost (mode memory), it is never less than was found after an earlier start:
-//! that had been sealed.
+//! All adds are above 0 and nothing is deleted, so each counter is judged exactly: found =
+//! acknowledged adds + some subset of the unknown adds, and never less than a shown value. If
+//! acknowledged adds may be lost (mode memory), the value is never below the one found after an
+//! earlier start: that one was sealed.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -18,29 +21,29 @@ use crate::SeededRng;
 use crate::judge::{Violation, is_subset_sum};
 use crate::resp::{TestRespClient, Value, encode};
 
-/// Deepest pipeline, in adds: deep enough that one load brings back many counters.
+/// Deepest pipeline, in adds: deep enough that one load reads many counters.
 pub const PIPELINE_MAX: usize = 200;
 
-/// How long a reply may take: longer than a counter waits for memory.
+/// Timeout of a reply: longer than a counter waits for memory.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Counters created or read by one pipeline when all of them are.
+/// Counters of one pipeline in a pass over all of them.
 const SWEEP_NAMES: usize = 500;
 
-/// Names asked for in one step of SCAN.
+/// Names per step of SCAN.
 const SCAN_COUNT: &str = "1000";
 
-/// More violations than this say nothing new.
+/// Most violations reported; more add nothing.
 const VIOLATIONS_MAX: usize = 20;
 
-/// Which counters: a number of names that a formula gives, of these lengths.
+/// Names of the crowd: generated from numbers, with lengths in a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrowdNames {
-    /// What every name begins with; the namespace is part of it.
+    /// Prefix of every name, with its namespace.
     pub prefix: &'static str,
-    /// How many.
+    /// Number of names.
     pub count: usize,
-    /// How long, in bytes.
+    /// Lengths of the names, in bytes.
     pub bytes: RangeInclusive<usize>,
 }
 
@@ -49,22 +52,22 @@ pub struct CrowdNames {
 pub struct CrowdAccount {
     names: CrowdNames,
     counters: Vec<CrowdCounter>,
-    unknown: HashMap<u32, Vec<i64>>, // adds without a reply since the counter was last read
+    unknown: HashMap<u32, Vec<i64>>, // adds without a reply since the last read of the counter
     tally: LoadTally,
     violations: Vec<Violation>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct CrowdCounter {
-    /// When it was last read after a start.
+    /// Value at the last read after a start.
     found: i64,
-    /// That and what was acknowledged since.
+    /// That value plus all adds acknowledged since.
     certain: i64,
-    /// The most that a reply has shown since.
+    /// Largest value that a reply has shown since.
     shown: i64,
 }
 
-/// What one client asked of a crowd in one life.
+/// One client's requests to a crowd in one incarnation.
 #[derive(Debug, Default)]
 pub struct CrowdLog {
     adds: Vec<(u32, i64, Option<i64>)>,
@@ -73,10 +76,10 @@ pub struct CrowdLog {
 }
 
 impl CrowdNames {
-    /// The name of a number.
+    /// Name of a number.
     pub fn name(&self, number: usize) -> String {
         let (least, most) = (*self.bytes.start(), *self.bytes.end());
-        // Lengths differ in no order, so that neighbours in number are not neighbours in length.
+        // Lengths do not rise with the numbers, so names with near numbers have different lengths.
         let bytes = least + number.wrapping_mul(7_919) % (most - least + 1);
         let mut name = format!("{}{number:07}", self.prefix);
         while name.len() < bytes {
@@ -85,35 +88,35 @@ impl CrowdNames {
         name
     }
 
-    /// All of them.
+    /// All names.
     pub fn all(&self) -> impl Iterator<Item = String> + '_ {
         (0..self.count).map(|number| self.name(number))
     }
 }
 
 impl CrowdAccount {
-    /// Of an empty directory.
+    /// Creates the account of an empty directory.
     pub fn new(names: CrowdNames) -> CrowdAccount {
         let counters = vec![CrowdCounter::default(); names.count];
         CrowdAccount { names, counters, unknown: HashMap::new(), tally: LoadTally::default(), violations: Vec::new() }
     }
 
-    /// Which counters.
+    /// Names of the crowd.
     pub fn names(&self) -> &CrowdNames {
         &self.names
     }
 
-    /// How many adds were taken in, in all lives.
+    /// Number of adds in all incarnations.
     pub fn tally(&self) -> LoadTally {
         self.tally
     }
 
-    /// What a counter must hold at least, by its number.
+    /// Least value of a counter, by its number.
     pub fn certain(&self, number: usize) -> i64 {
         self.counters[number].certain
     }
 
-    /// Adds 1 to every counter, all of which must be acknowledged.
+    /// Adds 1 to every counter; every add must be acknowledged.
     pub fn fill(&mut self, client: &mut TestRespClient) -> io::Result<()> {
         let numbers: Vec<usize> = (0..self.names.count).collect();
         for numbers in numbers.chunks(SWEEP_NAMES) {
@@ -127,7 +130,7 @@ impl CrowdAccount {
         Ok(())
     }
 
-    /// Adds 1 to every counter, some of which may be refused.
+    /// Adds 1 to every counter; some adds may be refused.
     pub fn fill_some(&mut self, client: &mut TestRespClient) -> io::Result<()> {
         let numbers: Vec<usize> = (0..self.names.count).collect();
         for numbers in numbers.chunks(SWEEP_NAMES) {
@@ -139,7 +142,7 @@ impl CrowdAccount {
         Ok(())
     }
 
-    /// Takes in what a client asked in the life that ended.
+    /// Adds a client's log of the ended incarnation.
     pub fn add_log(&mut self, log: CrowdLog) {
         if let Some(kind @ (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)) =
             log.ended.as_ref().map(io::Error::kind)
@@ -168,13 +171,14 @@ impl CrowdAccount {
         }
     }
 
-    /// Everything was deleted, and that was acknowledged.
+    /// Records an acknowledged delete of everything.
     pub fn record_flush(&mut self) {
         self.counters.fill(CrowdCounter::default());
         self.unknown.clear();
     }
 
-    /// Reads every counter and judges it; what was found is what the next life starts from. Returns also how many exist.
+    /// Reads and judges every counter; the next incarnation starts from the found values. Also
+    /// returns the number of existing counters.
     pub fn judge(&mut self, client: &mut TestRespClient, loss: Loss) -> io::Result<(usize, Vec<Violation>)> {
         let mut violations = std::mem::take(&mut self.violations);
         let found = read_all_values(client, &self.names)?;
@@ -208,7 +212,8 @@ impl CrowdAccount {
 }
 
 impl LoadDriver {
-    /// Adds to counters of a crowd in pipelines, in the calling thread, until the connection breaks or the driver is stopped.
+    /// Adds to counters of a crowd in pipelines, in the calling thread, until the connection breaks
+    /// or the driver is stopped.
     pub fn run_crowd(&self, address: SocketAddr, names: &CrowdNames, rng: &SeededRng) -> CrowdLog {
         let mut log = CrowdLog::default();
         let outcome = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
@@ -223,8 +228,8 @@ impl LoadDriver {
         log
     }
 
-    /// Looks at counters of a crowd without changing any: reads, walks, counts, until the connection breaks or the driver is stopped. Returns what was
-    /// answered that cannot be.
+    /// Reads counters of a crowd without changing any (reads, scans, counts) until the connection
+    /// breaks or the driver is stopped. Returns the impossible replies.
     pub fn read_crowd(&self, address: SocketAddr, names: &CrowdNames, rng: &SeededRng) -> Vec<String> {
         let (mut cursor, mut wrong) = ("0".to_owned(), Vec::new());
         let _broken = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
@@ -254,7 +259,7 @@ impl LoadDriver {
     }
 }
 
-/// Sends adds, all in one write, and notes what comes of each.
+/// Sends adds, all in one write, and records the outcome of each.
 fn send_pipeline(
     client: &mut TestRespClient,
     names: &CrowdNames,
@@ -274,7 +279,7 @@ fn send_pipeline(
                 log.adds[index].2 = Some(value);
                 index += 1;
             }
-            // Not applied, or not an answer to this at all: there is nothing to account for, only to tell.
+            // Not applied, or no reply to this add: not in the account, but reported.
             other => {
                 log.refused.push(other.error().map_or_else(|| format!("{other:?}"), str::to_owned));
                 log.adds.remove(index);
@@ -284,7 +289,7 @@ fn send_pipeline(
     Ok(())
 }
 
-/// Reads every counter, in the order of their numbers; `None` for one that does not exist.
+/// Reads every counter, in the order of their numbers; `None` for an absent one.
 fn read_all_values(client: &mut TestRespClient, names: &CrowdNames) -> io::Result<Vec<Option<i64>>> {
     let (mut found, numbers) = (Vec::with_capacity(names.count), (0..names.count).collect::<Vec<_>>());
     for numbers in numbers.chunks(SWEEP_NAMES) {
@@ -300,7 +305,7 @@ fn read_all_values(client: &mut TestRespClient, names: &CrowdNames) -> io::Resul
     Ok(found)
 }
 
-/// A whole pass of SCAN. An error if a name comes twice.
+/// Runs a whole pass of SCAN; an error if a name comes twice.
 pub fn scan_names(client: &mut TestRespClient, pattern: Option<&str>) -> io::Result<HashSet<Vec<u8>>> {
     let (mut scanned, mut cursor) = (HashSet::new(), "0".to_owned());
     loop {

@@ -1,8 +1,9 @@
-//! Drives one client: pipelines of drawn requests, each noted with what came of it.
+//! Drives one client: pipelines of drawn requests, each recorded with its outcome.
 //!
 //! Invariants:
-//! - a stamp is drawn before a request leaves and after its last reply came, from one counter that all clients share;
-//! - a request without its last reply is noted without one, whatever came of its first.
+//! - the client draws a stamp before a request leaves and after its last reply came, from one
+//!   counter that all clients share;
+//! - a request without its last reply is recorded without a reply, even if its first reply came.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,31 +18,32 @@ use crate::resp::{TestRespClient, Value};
 /// Deepest pipeline, in requests.
 const PIPELINE_MAX: usize = 16;
 
-/// How long a reply may take. A server that is killed closes its connections at once; one that is silent this long hangs.
+/// Timeout of a reply. A killed server closes its connections at once; one without a reply for this
+/// time hangs.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the drivers of one life share.
+/// State that the drivers of one incarnation share.
 #[derive(Debug, Clone, Default)]
 pub struct LoadDriver {
     stamps: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
 
-/// All that one client asked in one life, in order.
+/// All requests of one client in one incarnation, in order.
 #[derive(Debug, Default)]
 pub struct ClientLog {
-    /// Which client.
+    /// Index of the client.
     pub client: usize,
-    /// What it asked.
+    /// Its requests.
     pub requests: Vec<LoggedRequest>,
-    /// Why it ended, if not because it was told to. That the connection broke is what a kill looks like.
+    /// Error that ended it, unless it was stopped. A kill shows as a broken connection.
     pub ended: Option<io::Error>,
 }
 
-/// One request, and what came of it.
+/// One request with its outcome.
 #[derive(Debug)]
 pub struct LoggedRequest {
-    /// What was asked.
+    /// The request.
     pub request: LoadRequest,
     /// Stamp drawn before it left.
     pub invoked: u64,
@@ -50,7 +52,7 @@ pub struct LoggedRequest {
 }
 
 impl LoadDriver {
-    /// Drivers that run until the connection breaks or `stop`.
+    /// Creates drivers that run until the connection breaks or `stop` is called.
     pub fn new() -> LoadDriver {
         LoadDriver::default()
     }
@@ -60,12 +62,12 @@ impl LoadDriver {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it was told to end.
+    /// Returns true after `stop`.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Asks, in the calling thread, until the connection breaks or the driver is stopped.
+    /// Sends requests in the calling thread until the connection breaks or the driver is stopped.
     pub fn run(&self, address: SocketAddr, client: usize, rng: &SeededRng) -> ClientLog {
         let mut log = ClientLog { client, ..ClientLog::default() };
         let outcome = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut connection| {
@@ -85,7 +87,7 @@ impl LoadDriver {
         rng: &SeededRng,
         log: &mut Vec<LoggedRequest>,
     ) -> io::Result<()> {
-        // Half of the pipelines are a single request: what most clients send.
+        // Half of the pipelines are a single request, as most clients send.
         let depth = if rng.chance(50) { 1 } else { 1 + rng.below(PIPELINE_MAX) };
         let (first, mut commands) = (log.len(), Vec::new());
         let mut commands_each = Vec::with_capacity(depth);
@@ -113,7 +115,7 @@ impl LoadDriver {
 }
 
 impl ClientLog {
-    /// Whether the server left a request without answer for so long that it must have hung.
+    /// Returns true if the server left a request without a reply for the whole timeout.
     pub fn is_stalled(&self) -> bool {
         let kind = self.ended.as_ref().map(io::Error::kind);
         matches!(kind, Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut))

@@ -1,22 +1,25 @@
-//! Load on a real server, and the account of what it must still hold.
+//! Puts load on a real server, and keeps the account of the values that it must hold.
 //!
-//! In: the address of a RESP door. Out: violations, once the server has come back from whatever was done to it.
+//! In: the address of a RESP listener. Out: violations, once the server has come back after a
+//! fault.
 //!
-//! Several clients share counters of five classes, each of which can be judged exactly in its own way:
+//! Several clients share counters of five classes, each with an exact check:
 //!
-//! | class | who changes it | how it is judged |
+//! | class | changed by | check |
 //! |---|---|---|
-//! | `rise:N` | all add above 0 | sum; no two equal replies; never shown or found below what was shown |
+//! | `rise:N` | all add above 0 | sum; no two equal replies; never shown or found below a shown value |
 //! | `drift:N` | all add ± | sum |
-//! | `crop:N` | all add, one harvests (`GETSET 0`) | sum with what was harvested |
+//! | `crop:N` | all add, one harvests (`GETSET 0`) | sum, including harvested values |
 //! | `pair:N:a`, `:b` | all add to both in one EXEC | sum; always equal |
-//! | `own:C:N` | client C, by every command, alone or in one EXEC | the state after its acked operations and a prefix of the rest; others look on |
+//! | `own:C:N` | client C, any command, alone or in one EXEC | state after acked operations and a prefix of the rest |
 //!
-//! Apart from these, a [`UnrepliedAccount`]: adds that nobody wants a reply to; and an [`OnceAccount`]: adds under tokens and sequence numbers.
+//! Other clients read the `own` counters too.
 //!
-//! Beside these few, a [`CrowdAccount`]: more counters than fit in memory, so that most of them are at rest, each with its own account.
+//! Separate accounts: an [`UnrepliedAccount`] for adds without replies; an [`OnceAccount`] for adds
+//! with tokens and sequence numbers; a [`CrowdAccount`] for more counters than fit in memory, so
+//! that most of them are at rest.
 //!
-//! Not here: what is done to the server (the suites).
+//! Not here: the faults of the server (the suites).
 
 mod account;
 mod background_stats;

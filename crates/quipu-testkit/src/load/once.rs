@@ -1,7 +1,9 @@
-//! Adds under tokens and sequence numbers, retried, and the account of what must come of them.
+//! Sends adds with tokens and sequence numbers, with retries, and checks their results.
 //!
-//! Several connections add to a few counters, each add named; many are sent twice, over other connections too, and after a kill everything that was not answered is sent
-//! again, with some of what was. So a counter must hold each add that was ever answered, once, and every retry must have the reply of the first time.
+//! Several connections add to a few counters, each add under a name. Many adds are sent twice, also
+//! over other connections. After a kill, all unanswered adds and some answered ones are sent again.
+//! So a counter must hold each answered add once, and every retry must have the reply of the first
+//! time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,19 +14,19 @@ use std::time::Duration;
 use crate::resp::{TestRespClient, Value, encode};
 use crate::rng::SeededRng;
 
-/// Few counters, so that connections meet in them.
+/// Few counters, so that connections share them.
 const COUNTERS: [&str; 3] = ["once:1", "once:2", "once:3"];
 
-/// Connections that add, each with a producer of its own.
+/// Connections that add, each with its own producer.
 const ADDERS: usize = 3;
 
-/// Adds in one pipeline, at most.
+/// Most adds in one pipeline.
 const PIPELINE_MAX: usize = 40;
 
-/// So many of the adds that were answered are retried after each kill; all of them are remembered.
+/// Percentage of answered adds that are retried after each kill; all are remembered.
 const RETRIED_PERCENT: usize = 30;
 
-/// How long a reply may take.
+/// Timeout of a reply.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A named add.
@@ -32,11 +34,11 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 struct NamedAdd {
     counter: usize,
     delta: i64,
-    /// The value that the first reply had.
+    /// Value in the first reply.
     reply: Option<i64>,
 }
 
-/// What one connection has sent in all lives.
+/// All adds that one connection sent, in all incarnations.
 #[derive(Debug, Default)]
 struct AdderHistory {
     /// By the number of the token, or of the sequence.
@@ -44,12 +46,12 @@ struct AdderHistory {
     sequence: BTreeMap<u64, NamedAdd>,
 }
 
-/// What is known of the counters.
+/// The account of the counters.
 #[derive(Debug)]
 pub struct OnceAccount {
     histories: Vec<AdderHistory>,
     violations: Vec<String>,
-    /// Replies to retries that were compared.
+    /// Number of compared replies to retries.
     pub retried: usize,
 }
 
@@ -64,7 +66,7 @@ impl Default for OnceAccount {
 }
 
 impl OnceAccount {
-    /// Adds until the program that is loaded is gone, or `end` has returned.
+    /// Sends adds until the loaded program is gone, or `end` has returned.
     pub fn load<T>(&mut self, address: SocketAddr, rng: &SeededRng, end: impl FnOnce() -> T) -> T {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -88,7 +90,8 @@ impl OnceAccount {
         })
     }
 
-    /// Sends again what was not answered, and some of what was; then reads every counter. What is wrong.
+    /// Sends all unanswered adds again, and some answered ones; then reads every counter. Returns
+    /// the violations.
     pub fn judge(&mut self, client: &mut TestRespClient, rng: &SeededRng) -> Vec<String> {
         for adder in 0..self.histories.len() {
             let mut again = Vec::new();
@@ -98,7 +101,8 @@ impl OnceAccount {
                     again.push((AddName::Token(*n), *add));
                 }
             }
-            // In order, and no further back than the last that was answered: of earlier ones the reply is no longer known.
+            // In order, and no further back than the last answered one: replies of earlier ones are
+            // no longer known.
             let last = sequence.iter().filter(|(_, add)| add.reply.is_some()).map(|(n, _)| *n).max().unwrap_or(0);
             again.extend(sequence.range(last..).map(|(n, add)| (AddName::Number(*n), *add)));
             for (name, add) in again {
@@ -122,18 +126,18 @@ impl OnceAccount {
         violations
     }
 
-    /// How many adds there were in all.
+    /// Number of all adds.
     pub fn adds(&self) -> usize {
         self.histories.iter().map(|history| history.tokens.len() + history.sequence.len()).sum()
     }
 }
 
-/// Whether a refusal says that a number was applied.
+/// Returns true if a refusal says that a number was applied.
 fn is_applied(text: &str) -> bool {
     text.starts_with("SEQAPPLIED")
 }
 
-/// What an add is called.
+/// Name of an add.
 #[derive(Debug, Clone, Copy)]
 enum AddName {
     Token(u64),
@@ -160,7 +164,7 @@ impl AdderHistory {
         map.get_mut(&n).expect("it was sent")
     }
 
-    /// Takes a reply; whether it is one to a retry, and what is wrong with it.
+    /// Records a reply; returns true if it is one to a retry, and its violation.
     fn record_reply(&mut self, name: AddName, reply: &Value) -> (bool, Option<String>) {
         let add = self.add_mut(name);
         match (reply.number(), add.reply) {
@@ -169,13 +173,15 @@ impl AdderHistory {
                 (false, None)
             }
             (Some(value), Some(first)) if value == first => (true, None),
-            // Later ones were applied, too, before the connection broke: of this one only that is known.
+            // Later ones were applied before the connection broke, so of this one only that fact is
+            // known.
             (None, _) if matches!(name, AddName::Number(_)) && reply.error().is_some_and(is_applied) => (true, None),
             _ => (true, Some(format!("{name:?}: {add:?} was answered {reply:?}"))),
         }
     }
 
-    /// Adds until the program is gone; how many retries were compared, and what is wrong.
+    /// Sends adds until the program is gone; returns the number of compared retries, and the
+    /// violations.
     fn send_adds(
         &mut self,
         adder: usize,

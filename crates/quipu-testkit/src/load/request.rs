@@ -1,88 +1,90 @@
-//! What the clients ask, drawn by dice.
+//! Draws the clients' requests at random.
 
 use crate::SeededRng;
 use crate::judge::{SequenceStep, StepAction};
 
-/// How many clients share the counters: more than there are workers, so that each worker has several.
+/// Number of clients that share the counters: more than there are workers, so that each worker has
+/// several.
 pub const CLIENTS: usize = 6;
 
-/// How many counters each class has: few, so that clients meet; more than one, so that runs cross table shards.
+/// Number of counters in each class: few, so that clients share them; more than one, so that runs
+/// cross table shards.
 pub(super) const KEYS_PER_CLASS: usize = 4;
 
-/// How many counters each client owns.
+/// Number of counters that each client owns.
 pub(super) const KEYS_OWNED: usize = 6;
 
-/// An absolute expiry in seconds, about the year 2096: far enough that no suite sees it pass.
+/// An absolute expiry in seconds, about the year 2096: no suite sees it pass.
 const FAR_SECONDS: i64 = 4_000_000_000;
 
 /// A relative expiry in seconds: more than a day.
 const LONG_SECONDS: i64 = 100_000;
 
-/// A class of counters that everybody adds to.
+/// A class of counters to which all clients add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadClass {
     /// Adds above 0 only.
     Rise,
     /// Adds of any sign.
     Drift,
-    /// Adds above 0, and a harvest now and then.
+    /// Adds above 0, with occasional harvests.
     Crop,
 }
 
-/// One request; an EXEC with all that is queued in it is one.
+/// One request; an EXEC with its queued commands is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadRequest {
     /// INCR, DECR, INCRBY or DECRBY.
     Add {
-        /// Of which class.
+        /// Its class.
         class: LoadClass,
-        /// Which counter of it.
+        /// Index of the counter in the class.
         key: usize,
-        /// By how much.
+        /// The increment.
         delta: i64,
     },
     /// GET.
     Read {
-        /// Of which class.
+        /// Its class.
         class: LoadClass,
-        /// Which counter of it.
+        /// Index of the counter in the class.
         key: usize,
     },
     /// MGET of the whole class `rise`.
     ReadRising,
     /// GETSET key 0.
     Harvest {
-        /// Which counter of the class `crop`.
+        /// Index of the counter in the class `crop`.
         key: usize,
     },
-    /// An add to both of a pair in one EXEC.
+    /// An add to both counters of a pair in one EXEC.
     AddPair {
-        /// Which pair.
+        /// Index of the pair.
         pair: usize,
-        /// By how much.
+        /// The increment.
         delta: i64,
     },
-    /// MGET of both of a pair.
+    /// MGET of both counters of a pair.
     ReadPair {
-        /// Which pair.
+        /// Index of the pair.
         pair: usize,
     },
-    /// A step on a counter of the client's own, or several in one EXEC.
+    /// A step on one of the client's own counters, or several in one EXEC.
     Own {
-        /// What is done.
+        /// The steps.
         steps: Vec<SequenceStep>,
     },
-    /// GET of a counter that another client owns.
+    /// GET of another client's counter.
     ReadForeign {
-        /// Who owns it.
+        /// Index of its owner.
         owner: usize,
-        /// Which of the owner's counters.
+        /// Index of the owner's counter.
         key: usize,
     },
 }
 
 impl LoadRequest {
-    /// Draws what this client asks next.
+    /// Draws the client's next request.
     pub fn draw(client: usize, rng: &SeededRng) -> LoadRequest {
         let key = rng.below(KEYS_PER_CLASS);
         match rng.below(100) {
@@ -107,7 +109,7 @@ impl LoadRequest {
         }
     }
 
-    /// The commands it is sent as; the last one's reply is the request's.
+    /// Commands of the request; the last one's reply is the request's.
     pub fn commands(&self) -> Vec<Vec<String>> {
         match self {
             LoadRequest::Add { class, key, delta } => vec![add_command(&class.key(*key), *delta)],
@@ -134,7 +136,7 @@ impl LoadRequest {
 }
 
 impl LoadClass {
-    /// The name of one of its counters.
+    /// Name of one of its counters.
     pub(super) fn key(self, key: usize) -> String {
         let namespace = match self {
             LoadClass::Rise => "rise",
@@ -145,12 +147,12 @@ impl LoadClass {
     }
 }
 
-/// The names of both counters of a pair.
+/// Names of both counters of a pair.
 pub(super) fn pair_keys(pair: usize) -> [String; 2] {
     [format!("pair:{pair}:a"), format!("pair:{pair}:b")]
 }
 
-/// The name of a counter that a client owns.
+/// Name of a counter that a client owns.
 pub(super) fn owned_key(owner: usize, key: usize) -> String {
     format!("own:{owner}:{key}")
 }
@@ -202,7 +204,7 @@ fn command_of(step: &SequenceStep) -> Vec<String> {
     }
 }
 
-/// An add in the shortest words Redis has for it, so that all of them are used.
+/// An add as the shortest Redis command, so that all of them are used.
 fn add_command(key: &str, delta: i64) -> Vec<String> {
     match delta {
         1 => to_strings(&["INCR", key]),

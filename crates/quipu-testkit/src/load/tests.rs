@@ -1,4 +1,4 @@
-//! The load and its account, on a toy server that is honest or has one known defect.
+//! Tests the load and its account on a toy server without defects or with one known defect.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,14 +16,14 @@ use crate::SeededRng;
 use crate::judge::{ExpiryTime, OwnedCounter, OwnedCounters, SequenceStep, StepAction};
 use crate::resp::{TestRespClient, Value};
 
-/// Commands after which the toy dies, with whatever is in flight.
+/// Commands after which the toy server dies, with everything in flight.
 const COMMANDS_PER_LIFE: usize = 6_000;
 
-/// A server that carries out commands one at a time, and survives its death in full unless a test says otherwise.
+/// A server that runs one command at a time, and keeps its whole state unless a test damages it.
 struct ToyServer {
     state: Mutex<OwnedCounters>,
     commands: AtomicUsize,
-    /// Every so many commands an add is answered and not carried out; 0: never.
+    /// Interval at which an add is answered but not applied; 0: never.
     forgets_every: usize,
 }
 
@@ -68,7 +68,7 @@ impl ToyServer {
                 }
                 (_, None) => self.execute(&mut self.state.lock().unwrap(), &words),
             };
-            // It has been carried out; whether the reply gets out is another matter.
+            // The command was applied; the reply may still get lost.
             if self.commands.fetch_add(1, Ordering::SeqCst) >= COMMANDS_PER_LIFE {
                 return;
             }
@@ -133,7 +133,7 @@ fn bulk(value: Option<i64>) -> String {
     value.map_or("$-1\r\n".to_owned(), |value| format!("${}\r\n{value}\r\n", value.to_string().len()))
 }
 
-/// Two lives under load, with something done to the state in between; what the judge says of the first and of the second.
+/// Runs two incarnations under load, with damage to the state in between; returns both judgements.
 fn judged(forgets_every: usize, damage: impl Fn(&mut OwnedCounters)) -> [String; 2] {
     let (rng, mut account, mut state) = (SeededRng::new(5), LoadAccount::new(), OwnedCounters::new());
     [(); 2].map(|()| {

@@ -1,7 +1,8 @@
-//! Adds without replies (`CLIENT REPLY OFF`), and the account of what must come of them.
+//! Sends adds without replies (`CLIENT REPLY OFF`), and checks their results.
 //!
-//! Several connections add to a few counters, thousands of times between two replies; the next reply acknowledges all that a connection has added before it. Another one
-//! reads. So a counter must hold what was acknowledged, whatever it was shown as, and no more than was sent.
+//! Several connections add to a few counters, thousands of times between two replies. The next
+//! reply acknowledges all earlier adds of its connection. Another connection reads. So a counter
+//! must hold all acknowledged adds and every shown value, and no more than all adds sent.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,31 +13,32 @@ use super::{Loss, read_info};
 use crate::resp::{TestRespClient, Value, encode};
 use crate::rng::SeededRng;
 
-/// Few counters, so that connections meet in them.
+/// Few counters, so that connections share them.
 const COUNTERS: [&str; 3] = ["hot:1", "hot:2", "hot:3"];
 
 /// Connections that add.
 const ADDERS: usize = 3;
 
-/// Adds between two replies, at most: so many that a kill cuts off a part of them.
+/// Most adds between two replies: enough that a kill cuts off a part of them.
 const ADDS_MAX: usize = 3_000;
 
-/// How long a reply may take.
+/// Timeout of a reply.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is known of the counters.
+/// The account of the counters.
 #[derive(Debug, Default)]
 pub struct UnrepliedAccount {
     totals: [UnrepliedTotals; COUNTERS.len()],
-    /// What was acknowledged, what was not, and how much of both was not there when it was judged.
+    /// Sum of acknowledged adds.
     pub acked: i64,
-    /// See above.
+    /// Sum of adds without acknowledgement.
     pub unknown: i64,
-    /// See above.
+    /// Sum of both kinds that was missing at the judgement.
     pub missing: i64,
 }
 
-/// What is known of one counter: its value when it was last judged, what was sent since, how much of that a reply has acknowledged, and the most that a reader was shown.
+/// Totals of one counter since the last judgement: its value then, the adds sent, the adds
+/// acknowledged, and the largest shown value.
 #[derive(Debug, Default, Clone, Copy)]
 struct UnrepliedTotals {
     base: i64,
@@ -46,7 +48,7 @@ struct UnrepliedTotals {
 }
 
 impl UnrepliedAccount {
-    /// Adds and reads until the program that is loaded is gone, or `end` has returned.
+    /// Adds and reads until the loaded program is gone, or `end` has returned.
     pub fn load<T>(&mut self, address: SocketAddr, rng: &SeededRng, end: impl FnOnce() -> T) -> T {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -74,7 +76,8 @@ impl UnrepliedAccount {
         })
     }
 
-    /// Reads every counter; what is wrong with them. From here on they have the values that were found.
+    /// Reads every counter and returns the violations. The next judgement starts from the found
+    /// values.
     pub fn judge(&mut self, client: &mut TestRespClient, loss: Loss) -> Vec<String> {
         let mut violations = Vec::new();
         for (counter, totals) in COUNTERS.iter().zip(&mut self.totals) {
@@ -96,13 +99,14 @@ impl UnrepliedAccount {
     }
 }
 
-/// How many counters are added to in lanes at the moment.
+/// Number of counters with split lanes at present.
 pub fn count_split_counters(client: &mut TestRespClient) -> u64 {
     let info = read_info(client, "quipu").unwrap_or_default();
     info.get("counters_split").and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Adds, asks for a reply now and then, until the program is gone; what was added to each counter, and how much of that was acknowledged.
+/// Sends adds with an occasional reply until the program is gone; returns the sent and acknowledged
+/// sums of each counter.
 fn send_adds(address: SocketAddr, rng: &SeededRng, stop: &AtomicBool) -> [(i64, i64); COUNTERS.len()] {
     let mut totals = [(0, 0); COUNTERS.len()];
     let Ok(mut client) = TestRespClient::connect(address, TIMEOUT) else { return totals };
@@ -130,7 +134,8 @@ fn send_adds(address: SocketAddr, rng: &SeededRng, stop: &AtomicBool) -> [(i64, 
     totals
 }
 
-/// Reads until the program is gone, and sees that nothing is taken back; the most that was shown.
+/// Reads until the program is gone, and checks that no value falls; returns the largest shown
+/// values.
 fn read_values(address: SocketAddr, stop: &AtomicBool) -> [i64; COUNTERS.len()] {
     let mut shown = [0; COUNTERS.len()];
     let Ok(mut client) = TestRespClient::connect(address, TIMEOUT) else { return shown };

@@ -1,12 +1,13 @@
-//! PostgreSQL servers as child processes.
+//! Runs PostgreSQL servers as child processes.
 //!
-//! A server is a process and those it forks for every connection, each in a session of its own: signals go to all of them, by their ids. It
-//! refuses to run as root; where we are, it runs as the user `postgres`, who then owns its directory.
+//! A server is a process and its forks, one for every connection, each in its own session. So
+//! signals go to all of them, by their ids. It refuses to run as root. If the test is root, it runs
+//! as the user `postgres`, who then owns its directory.
 //!
 //! Invariants:
-//! - a server that is dropped is killed, and its directory removed: no test leaves one behind;
-//! - a server that is started again has the port it had before;
-//! - every wait has an end.
+//! - a dropped server is killed, and its directory removed: no test leaves one behind;
+//! - a restarted server keeps its port;
+//! - every wait has a bound.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -22,54 +23,54 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// What to install when there is none.
+/// Package to install if there is no server.
 const PACKAGE: &str = "postgresql";
 
-/// Where Debian keeps its programs: a directory for every version.
+/// Directory of Debian's programs: a subdirectory for every version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 
-/// Names another folder that has them.
+/// Variable with another folder of the programs.
 const PROGRAMS_VARIABLE: &str = "QUIPU_TEST_POSTGRES_BIN";
 
-/// What is needed of them.
+/// Required programs.
 const PROGRAMS: [&str; 3] = ["initdb", "postgres", "psql"];
 
-/// The user of the database, and the one as whom the server runs where we are root.
+/// The user of the database, and the server's process owner if the test is root.
 const USER: &str = "postgres";
 
-/// How often, and how long each time, to wait for something that takes a moment: half a minute in all.
+/// Number and interval of the polls for a slow event: half a minute in all.
 const POLLS_MAX: u32 = 1_500;
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// How often a port that somebody else took meanwhile is given up for another.
+/// Most ports tried, if another process takes a free one first.
 const PORTS_TRIED: u32 = 5;
 
-/// Why there is no server.
+/// Error of starting or using a server.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
     /// The programs cannot be found.
     #[error("cannot find {}: install the Debian package {PACKAGE}", PROGRAMS.join(", "))]
     Missing,
-    /// It refuses to run as root.
+    /// PostgreSQL refuses to run as root.
     #[error("PostgreSQL refuses to run as root, and there is no user {USER}: install the Debian package {PACKAGE}")]
     NoUser,
-    /// It runs, and does not answer.
+    /// It runs and does not answer.
     #[error("{what} took too long; the server's log:\n{log}")]
     TimedOut {
-        /// What was waited for.
+        /// The awaited event.
         what: &'static str,
-        /// What it wrote.
+        /// Its log.
         log: String,
     },
     /// One of its programs failed.
     #[error("{program} failed:\n{said}")]
     Failed {
-        /// Which.
+        /// Name of the program.
         program: &'static str,
-        /// What it said.
+        /// Its error output.
         said: String,
     },
-    /// Something about files, ports or signals.
+    /// Failure of a file, port or signal call.
     #[error("cannot prepare a server")]
     Io(#[from] io::Error),
 }
@@ -86,12 +87,12 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Starts one that keeps what it acknowledged, as it comes: commits are synced.
+    /// Starts a server with default durability: commits are synced.
     pub fn start() -> Result<PostgresServer, PostgresError> {
         PostgresServer::start_with(&[])
     }
 
-    /// Starts one with these settings (`name=value`) beside those that every one has.
+    /// Starts a server with these settings (`name=value`) beside the common ones.
     pub fn start_with(settings: &[&str]) -> Result<PostgresServer, PostgresError> {
         let programs = find_programs().ok_or(PostgresError::Missing)?;
         let owner = owner()?;
@@ -110,22 +111,23 @@ impl PostgresServer {
         }
     }
 
-    /// Where it listens.
+    /// Address of its listener.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The same, as a URL.
+    /// URL of the server.
     pub fn url(&self) -> String {
         self.url_at(self.address())
     }
 
-    /// A URL that leads to it by way of this address.
+    /// URL of the server by way of this address.
     pub fn url_at(&self, address: SocketAddr) -> String {
         format!("postgres://{USER}@{address}/{USER}")
     }
 
-    /// What it answers to statements: a line per row, columns parted by `|`. An error that it answers is one here.
+    /// Runs statements; returns a line per row, with columns separated by `|`, or the server's
+    /// error.
     pub fn query(&self, statements: &str) -> Result<String, PostgresError> {
         let mut command = self.client("psql");
         command.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", statements, USER]);
@@ -133,18 +135,18 @@ impl PostgresServer {
         Ok(answer.trim_end().to_owned())
     }
 
-    /// From now on, whoever connects to its address has to know the password of the user `postgres`, which is this one.
+    /// Requires this password of the user `postgres` for all later connections to its address.
     pub fn require_password(&self, password: &str) -> Result<(), PostgresError> {
         self.query(&format!("ALTER USER {USER} PASSWORD '{password}'"))?;
         self.admit("host all all 127.0.0.1/32 scram-sha-256")
     }
 
-    /// From now on, whoever connects to its address has to do so by TLS, and is shown this certificate.
+    /// Requires TLS with this certificate for all later connections to its address.
     pub fn require_tls(&self, certificate: &[u8], key: &[u8]) -> Result<(), PostgresError> {
         for (file, bytes) in [("server.crt", certificate), ("server.key", key)] {
             let path = self.data().join(file);
             std::fs::write(&path, bytes)?;
-            // It refuses a key that others may read, and has to be able to read it itself.
+            // The server refuses a key that others may read, and must be able to read it itself.
             std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
             if let Some((user, group)) = self.owner {
                 chown(&path, Some(user), Some(group))?;
@@ -154,13 +156,13 @@ impl PostgresServer {
         self.admit("hostssl all all 127.0.0.1/32 trust")
     }
 
-    /// Who may connect to its address. Its socket is for us.
+    /// Sets the rule for connections to its address. Its socket is for the tests.
     fn admit(&self, line: &str) -> Result<(), PostgresError> {
         std::fs::write(self.data().join("pg_hba.conf"), format!("local all all trust\n{line}\n"))?;
         self.reload()
     }
 
-    /// Has it read its settings again, and waits until connections are made by them.
+    /// Reloads the settings, and waits until new connections use them.
     pub fn reload(&self) -> Result<(), PostgresError> {
         let loaded = || self.query("SELECT pg_conf_load_time()");
         let before = loaded()?;
@@ -174,20 +176,20 @@ impl PostgresServer {
         Err(self.timed_out("reading its settings"))
     }
 
-    /// Stops it as it is (SIGSTOP), connections and all: nothing is answered.
+    /// Suspends it (SIGSTOP) with all connections: it answers nothing.
     pub fn stop(&self) -> Result<(), PostgresError> {
         self.signal_all(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) -> Result<(), PostgresError> {
         self.signal_all(Signal::CONT)
     }
 
-    /// Kills it and all that it forked, as a loss of power would, and waits until they are gone.
+    /// Kills it and its forks, as a power loss would, and waits until they are gone.
     pub fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        // It forks nothing any more while it is stopped.
+        // A stopped process forks nothing more.
         let _ = kill_process(Pid::from_child(&child), Signal::STOP);
         let forked = child_pids(child.id());
         let _ = child.kill();
@@ -195,7 +197,7 @@ impl PostgresServer {
             let _ = kill_process(pid, Signal::KILL);
         }
         let _ = child.wait();
-        // A server does not start while any of them has its memory.
+        // A server does not start while any old process uses its memory.
         for _ in 0..POLLS_MAX {
             if !forked.iter().any(|&pid| is_running(pid)) {
                 return;
@@ -204,15 +206,16 @@ impl PostgresServer {
         }
     }
 
-    /// Starts it again on the same port, with whatever it finds in its directory.
+    /// Restarts it on the same port, with the present contents of its directory.
     pub fn restart(&mut self) -> Result<(), PostgresError> {
         self.kill();
-        // Its number may be that of another process by now, which it would take for itself.
+        // The id in this file may now belong to another process, which the server would take for
+        // itself.
         let _ = std::fs::remove_file(self.data().join("postmaster.pid"));
         self.run()
     }
 
-    /// Starts it again on the same port, knowing nothing.
+    /// Restarts it on the same port with an empty database.
     pub fn restart_empty(&mut self) -> Result<(), PostgresError> {
         self.kill();
         self.directory = directory(self.owner)?;
@@ -238,7 +241,7 @@ impl PostgresServer {
         let mut command = self.command("postgres");
         command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-k"]).arg(self.directory.path());
         command.arg("-D").arg(self.data());
-        // Room for many tests at once, which a machine with little memory has, too.
+        // Room for many concurrent tests, even on a machine with little memory.
         for setting in
             ["max_connections=200", "shared_buffers=32MB"].into_iter().chain(self.settings.iter().map(|s| &**s))
         {
@@ -286,7 +289,7 @@ impl PostgresServer {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.programs.join(program));
-        // Where the user may be, whoever calls.
+        // A directory that the user may enter, for any caller.
         command.current_dir("/");
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
@@ -301,7 +304,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// What it said, if it succeeded.
+/// Standard output, if it succeeded.
 fn check_output(program: &'static str, output: Output) -> Result<String, PostgresError> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -309,7 +312,7 @@ fn check_output(program: &'static str, output: Output) -> Result<String, Postgre
     Err(PostgresError::Failed { program, said: String::from_utf8_lossy(&output.stderr).into_owned() })
 }
 
-/// Where the programs are: the newest version.
+/// Folder of the programs: the newest version.
 fn find_programs() -> Option<PathBuf> {
     let has_all = |folder: &PathBuf| PROGRAMS.iter().all(|program| folder.join(program).is_file());
     if let Some(folder) = std::env::var_os(PROGRAMS_VARIABLE) {
@@ -323,7 +326,7 @@ fn find_programs() -> Option<PathBuf> {
     debian.map(|version| version.join("bin")).or_else(|| std::env::split_paths(&path).find(has_all))
 }
 
-/// Who the server runs as: its own user where we are root; else whoever we are.
+/// Owner of the server's process: its own user if the test is root, else the test's user.
 fn owner() -> Result<Option<(u32, u32)>, PostgresError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -351,11 +354,11 @@ fn child_pids(parent: u32) -> Vec<Pid> {
 
 fn is_running(pid: Pid) -> bool {
     let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
-    // One that nobody has waited for is over, too.
+    // A zombie has ended too.
     status.is_ok_and(|status| !status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
 }
 
-/// One that nobody listens on just now.
+/// A port without a listener at present.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,9 +1,9 @@
-//! Redis servers and Clusters as child processes.
+//! Runs Redis servers and Clusters as child processes.
 //!
 //! Invariants:
-//! - a server that is dropped is killed, and its directory removed: no test leaves one behind;
-//! - a server that is started again has the port it had before;
-//! - every wait has an end.
+//! - a dropped server is killed, and its directory removed: no test leaves one behind;
+//! - a restarted server keeps its port;
+//! - every wait has a bound.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,57 +16,58 @@ use tempfile::TempDir;
 
 use crate::resp::{TestRespClient, Value};
 
-/// What to install when there is none.
+/// Package to install if there is no server.
 const PACKAGE: &str = "redis-server";
 
-/// Names another program that is one, such as valkey-server.
+/// Variable with another server program, such as valkey-server.
 const PROGRAM_VARIABLE: &str = "QUIPU_TEST_REDIS_SERVER";
 
-/// How often, and how long each time, to wait for something that takes a moment: half a minute in all.
+/// Number and interval of the polls for a slow event: half a minute in all.
 const POLLS_MAX: u32 = 1_500;
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// How long a server may take for one reply to this helper.
+/// Timeout of a reply to this helper.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a port that somebody else took meanwhile is given up for another.
+/// Most ports tried, if another process takes a free one first.
 const PORTS_TRIED: u32 = 5;
 
-/// Servers of a Cluster: as many masters, each with one replica, as can lose one and still agree.
+/// Masters of a Cluster, each with one replica: the fewest that can lose one and still agree.
 const MASTERS: usize = 3;
 
-/// After how long a master that is silent is thought dead: longer than any that is alive is silent on a busy machine.
+/// Time without an answer after which a master counts as dead: longer than any pause on a busy
+/// machine.
 const NODE_TIMEOUT_LONG: Duration = Duration::from_secs(30);
 
-/// The same, for a test in which one dies.
+/// The same, for a test in which a master dies.
 const NODE_TIMEOUT_SHORT: Duration = Duration::from_secs(1);
 
-/// All slots of a Cluster.
+/// Number of slots of a Cluster.
 const SLOTS: usize = 16_384;
 
-/// Why there is no server.
+/// Error of starting or using a server.
 #[derive(Debug, thiserror::Error)]
 pub enum RedisError {
     /// The program cannot be run.
     #[error("cannot run {PACKAGE}: install the Debian package {PACKAGE}")]
     Missing(#[source] io::Error),
-    /// It runs, and does not answer.
+    /// It runs and does not answer.
     #[error("{what} took too long; the server's log:\n{log}")]
     TimedOut {
-        /// What was waited for.
+        /// The awaited event.
         what: &'static str,
-        /// What it wrote.
+        /// Its log.
         log: String,
     },
-    /// It answered something else.
+    /// An unexpected answer.
     #[error("the server answered {request:?} with {answer}")]
     Answer {
-        /// What was asked.
+        /// The request.
         request: String,
-        /// What it said.
+        /// The answer.
         answer: String,
     },
-    /// Something about files, ports or signals.
+    /// Failure of a file, port or signal call.
     #[error("cannot prepare a server")]
     Io(#[from] io::Error),
 }
@@ -81,12 +82,12 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one that keeps everything in memory.
+    /// Starts a server that keeps everything in memory.
     pub fn start() -> Result<RedisServer, RedisError> {
         RedisServer::start_with(&["--save", "", "--appendonly", "no"])
     }
 
-    /// Starts one with these arguments beside those that every one has.
+    /// Starts a server with these arguments beside the common ones.
     pub fn start_with(arguments: &[&str]) -> Result<RedisServer, RedisError> {
         let mut tries = 1;
         loop {
@@ -100,22 +101,22 @@ impl RedisServer {
         }
     }
 
-    /// Where it listens.
+    /// Address of its listener.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The same, as a URL.
+    /// URL of the server.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// A connection to it.
+    /// Opens a connection to it.
     pub fn connect(&self) -> io::Result<TestRespClient> {
         TestRespClient::connect(self.address(), REPLY_TIMEOUT)
     }
 
-    /// Sends one command; an error that it answers is one here.
+    /// Sends one command; an error reply is returned as an error.
     pub fn call(&self, request: &[&str]) -> Result<Value, RedisError> {
         let answer = self.connect()?.call(request)?;
         match answer.error() {
@@ -124,12 +125,12 @@ impl RedisServer {
         }
     }
 
-    /// Stops it as it is (SIGSTOP): connections stay, and nothing is answered.
+    /// Suspends it (SIGSTOP): connections stay, and it answers nothing.
     pub fn stop(&self) -> Result<(), RedisError> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) -> Result<(), RedisError> {
         self.signal(Signal::CONT)
     }
@@ -142,13 +143,13 @@ impl RedisServer {
         }
     }
 
-    /// Starts it again on the same port, with whatever it finds in its directory.
+    /// Restarts it on the same port, with the present contents of its directory.
     pub fn restart(&mut self) -> Result<(), RedisError> {
         self.kill();
         self.run()
     }
 
-    /// Starts it again on the same port, knowing nothing.
+    /// Restarts it on the same port without data.
     pub fn restart_empty(&mut self) -> Result<(), RedisError> {
         self.kill();
         self.directory = tempfile::tempdir()?;
@@ -205,17 +206,18 @@ impl Drop for RedisServer {
 /// A Redis Cluster: three masters, each with a replica.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The servers: masters first, as they were in the beginning, then the replica of each.
+    /// The servers: first the initial masters, then the replica of each.
     pub servers: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Starts one, and waits until it serves all slots and every replica follows. Nobody in it dies.
+    /// Starts a Cluster, and waits until it serves all slots and every replica follows. Its
+    /// failover is slow: no server in it should die.
     pub fn start() -> Result<RedisCluster, RedisError> {
         RedisCluster::start_with(NODE_TIMEOUT_LONG)
     }
 
-    /// The same, of servers that notice within a moment that a master is dead, and replace it.
+    /// Starts a Cluster that quickly notices and replaces a dead master.
     pub fn start_with_fast_failover() -> Result<RedisCluster, RedisError> {
         RedisCluster::start_with(NODE_TIMEOUT_SHORT)
     }
@@ -246,14 +248,14 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// Where it is, as a URL that names the masters.
+    /// URL with the addresses of the masters.
     pub fn url(&self) -> String {
         let addresses: Vec<String> =
             self.servers[..MASTERS].iter().map(|server| server.address().to_string()).collect();
         format!("redis-cluster://{}", addresses.join(","))
     }
 
-    /// Which server is a master by its own word, and answers.
+    /// Indexes of the answering servers that report themselves as masters.
     pub fn masters(&self) -> Vec<usize> {
         let is_master =
             |server: &RedisServer| info(server, "replication").is_ok_and(|info| info.contains("role:master"));
@@ -264,7 +266,7 @@ impl RedisCluster {
     pub fn fail_over(&mut self, master: usize) -> Result<(), RedisError> {
         let id = my_id(&self.servers[master])?;
         self.servers[master].kill();
-        // For a moment the others still take it for the master that it was.
+        // At first the others still take it for a live master.
         for server in self.servers.iter_mut().filter(|server| server.child.is_some()) {
             server.wait_until("replacing a dead master", |server| {
                 let nodes = text(&server.call(&["CLUSTER", "NODES"])?);
@@ -338,7 +340,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// One that nobody listens on just now.
+/// A port without a listener at present.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

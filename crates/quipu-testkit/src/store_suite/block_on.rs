@@ -1,4 +1,4 @@
-//! Waits for a future on this thread, with nothing but std: for stores that need no runtime.
+//! Blocks this thread on a future, with std alone: for stores that need no runtime.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +14,7 @@ impl Wake for BlockOnWaker {
     }
 }
 
-/// The future's output, once it has one.
+/// Polls the future until it is ready, and returns its output.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(BlockOnWaker(thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -1,4 +1,4 @@
-//! What a store answers to puts and swaps of bodies, and what becomes of them.
+//! Tests puts and swaps of bodies: the store's answers, and the bodies afterwards.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::cells::{make_put, name, put};
 
 const NEWEST: BodyVerdict = BodyVerdict::Cell(Verdict::Newest);
 
-/// A body as the model has it, and how it is put.
+/// The expected body of a cell, and the source of its puts.
 struct BodyAuthor {
     cell: CellId,
     epoch: Epoch,
@@ -22,12 +22,12 @@ struct BodyAuthor {
 }
 
 impl BodyAuthor {
-    /// A node itself.
+    /// Creates the author of a node's own body.
     fn new(node: u64, length: u32) -> BodyAuthor {
         BodyAuthor::for_cell(node_cell(NodeId(node)), length)
     }
 
-    /// A node, or one of its lives.
+    /// Creates the author of a node's body or of an incarnation's.
     fn for_cell(cell: CellId, length: u32) -> BodyAuthor {
         let shape = BodyShape { kind: 3, key: u64::MAX, length };
         BodyAuthor { cell, epoch: Epoch::FIRST, seq: 0, body: StoredBody::new(shape).expect("it is short") }
@@ -37,7 +37,7 @@ impl BodyAuthor {
         self.cell.writer
     }
 
-    /// The put that says these pages anew, each full of its byte.
+    /// Builds a put that replaces these pages, each filled with its byte.
     fn put(&mut self, pages: &[(u32, u8)]) -> BodyPut {
         let from = Some(Seq(self.seq)).filter(|seq| seq.0 > 0);
         self.seq += 1;
@@ -58,7 +58,7 @@ impl BodyAuthor {
         BodyPut { put, from, whole: false, shape: self.body.shape, pages: put_pages }
     }
 
-    /// The same body with another length.
+    /// Changes the length of the body.
     fn grow(&mut self, length: u32) {
         self.body.shape.length = length;
         self.body.bytes.resize(length as usize, 0);
@@ -230,7 +230,7 @@ async fn a_change_that_keeps_the_epoch_keeps_bodies_and_any_other_drops_them(sto
     );
 }
 
-/// The row that a change leads to.
+/// The next row after a change.
 fn changed(current: &FetchedRow, change: Change) -> Snapshot {
     let by = SwapContext { id: SwapId(9), node: NodeId(2), grace: Duration::from_secs(60), registered: &NO_WRITERS };
     let computed = plan_swap(current, &by, &change).expect("the suite's changes are for sketches, too");
@@ -259,12 +259,12 @@ async fn a_row_that_is_due_takes_no_bodies(store: &impl Store) {
     assert_eq!(verdict, BodyVerdict::Cell(Verdict::Behind { epoch: Epoch::FIRST }));
 }
 
-/// The cell of a node's life.
+/// The cell of a node's incarnation.
 fn cell_of_incarnation(node: u64, incarnation: u64, number: u16) -> CellId {
     incarnation_cell(Writer { node: NodeId(node), incarnation: Incarnation(incarnation) }, number)
 }
 
-/// A body that nobody has put, each of these pages full of its byte.
+/// A body that no put created, each of these pages filled with its byte.
 fn made(length: u32, pages: &[(u32, u8)]) -> StoredBody {
     let mut author = BodyAuthor::new(0, length);
     author.put(pages);
@@ -281,7 +281,7 @@ async fn swap_bodies(
     store.swap_bodies(name(at), version, next, bodies).await.expect("a store without faults swaps bodies")
 }
 
-/// A row as it is, but for its version.
+/// The row with the next version.
 fn with_next_version(row: &Snapshot) -> Snapshot {
     let mut next = row.clone();
     next.version.swaps += 1;
@@ -290,7 +290,8 @@ fn with_next_version(row: &Snapshot) -> Snapshot {
 
 async fn lives_of_a_node_have_bodies_apart_from_its_own(store: &impl Store) {
     let at = b"b:lives";
-    // A long life and a short one, the first number that a node gives to a body and the last.
+    // A long incarnation and a short one; the first number that a node gives to a body, and the
+    // last.
     let cells = [
         node_cell(NodeId(1)),
         cell_of_incarnation(1, 1, 0),
@@ -305,7 +306,7 @@ async fn lives_of_a_node_have_bodies_apart_from_its_own(store: &impl Store) {
             assert_eq!(put_body(store, at, &put).await, NEWEST, "the same put again");
         }
     }
-    // What becomes of one is nothing to the others.
+    // Changing one body leaves the others alone.
     all[1].grow(500);
     assert_eq!(put_body(store, at, &all[1].put(&[(0, 77)])).await, NEWEST);
     let mut anew = BodyAuthor { seq: 2, ..BodyAuthor::for_cell(cells[2], 2_000) };
@@ -339,7 +340,7 @@ async fn bodies_are_swapped_together_with_their_row(store: &impl Store) {
     assert_eq!(after.bodies, Bodies::from(left), "one is dropped, one has come, the others are as they were");
     assert_eq!(after.row.snapshot, next, "and the row is the next one");
     assert_eq!(put_body(store, at, &stays.put(&[(2, 4)])).await, NEWEST, "others go on");
-    // The second that is folded replaces what the first has left, also by another kind and length.
+    // The second folded body replaces the first one, even with another kind and length.
     let current = read_bodies(store, at).await.row;
     let next = changed(&current, Change::FoldBody(stays.writer()));
     let mut other = made(5_000, &[(4, 7)]);
@@ -351,7 +352,7 @@ async fn bodies_are_swapped_together_with_their_row(store: &impl Store) {
     assert_eq!(after.row.snapshot, next);
     swap(store, at, |row| row.expires_at = Some(Millis(i64::MAX as u64))).await;
     assert_eq!(read_bodies(store, at).await.bodies, after.bodies, "a swap without bodies keeps them");
-    // The last ones go, and the row stays.
+    // The last bodies are dropped, and the row stays.
     let current = read_bodies(store, at).await.row;
     let mut next = with_next_version(&current.snapshot);
     next.cells.clear();
@@ -391,7 +392,7 @@ async fn a_row_that_moved_keeps_its_bodies(store: &impl Store) {
     assert_eq!(absent, SwapVerdict::Moved, "it was not there, and is now");
     let after = read_bodies(store, at).await;
     assert_eq!((after.bodies, after.row.snapshot), (before.bodies, current.snapshot));
-    // One that was carried out is not carried out again.
+    // A swap that was carried out is not carried out again.
     let current = read_bodies(store, at).await.row;
     let next = changed(&current, Change::FoldBody(gone.writer()));
     assert_eq!(swap_bodies(store, at, current.snapshot.version, &next, &bodies).await, SwapVerdict::Swapped);
@@ -467,7 +468,7 @@ async fn large_bodies_are_replaced_and_dropped(store: &impl Store) {
     let next = with_next_version(&current.snapshot);
     assert_eq!(swap_bodies(store, at, current.snapshot.version, &next, &bodies).await, SwapVerdict::Swapped);
     let after = read_bodies(store, at).await;
-    // Not shown: megabytes.
+    // Compared without printing: megabytes.
     assert!(after.bodies == expected, "one was replaced, and others came, three megabytes each");
     let next = with_next_version(&after.row.snapshot);
     let dropped = large.map(|writer| (writer, None));

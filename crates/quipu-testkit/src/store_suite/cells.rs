@@ -1,4 +1,4 @@
-//! What a store answers to puts.
+//! Tests the store's answers to puts.
 
 use std::collections::BTreeSet;
 
@@ -22,14 +22,14 @@ pub(super) fn make_put(node: u64, epoch: Epoch, seq: u64, value: i128) -> Put {
     Put { cell: cell(node), epoch, seq: Seq(seq), value, total: value }
 }
 
-/// One put, one verdict.
+/// Puts one cell; returns its verdict.
 pub(super) async fn put(store: &impl Store, at: &[u8], put: Put) -> Verdict {
     let verdicts = put_all(store, &[(name(at), put)]).await;
     let [verdict] = verdicts[..] else { panic!("one put has one verdict, not {verdicts:?}") };
     verdict
 }
 
-/// Several puts, a verdict each.
+/// Puts several cells; returns a verdict each.
 async fn put_all(store: &impl Store, puts: &[(Name<'_>, Put)]) -> Vec<Verdict> {
     let results = store.put(puts).await.expect("a store without faults answers");
     results.into_iter().map(|result| result.expect("a store without faults puts")).collect()
@@ -81,7 +81,7 @@ async fn writers_and_shards_have_cells_of_their_own(store: &impl Store) {
 }
 
 async fn rows_of_other_puts_have_other_versions(store: &impl Store) {
-    // One put each: a store that has lost the one and taken another must not look as it did.
+    // One put each: a store that lost one put and took another must show another version.
     let puts = [
         (b"v:1", make_put(1, Epoch::FIRST, 1, 5)),
         (b"v:2", make_put(1, Epoch::FIRST, 2, 5)),

@@ -1,13 +1,19 @@
-//! A store behind a network that does what networks do.
+//! Wraps a store in a faulty network.
 //!
-//! In: any store, and a seed. Out: the same store, which answers each changing call in one of four ways: not applied and said so; applied;
-//! applied, and the answer lost; applied late, after later calls, and the answer lost. Of a put whose answer is lost, any part may have
-//! been put.
+//! In: any store, and a seed. Out: the same store, which answers each changing call in one of four
+//! ways:
+//!
+//! - not applied, and answered so;
+//! - applied and answered;
+//! - applied, with the answer lost;
+//! - applied late, after later calls, with the answer lost.
+//!
+//! Of a put with a lost answer, any part may have been put.
 //!
 //! Invariants:
-//! - an answer that is given is the inner store's;
-//! - what was said not to be applied never is;
-//! - after [`FaultyStore::calm`] nothing is under way any more.
+//! - every answer is the inner store's;
+//! - a call answered as not applied is never applied;
+//! - after [`FaultyStore::calm`] no call is under way any more.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,17 +29,18 @@ use quipu_model::{
 
 use crate::SeededRng;
 
-/// Most calls under way at once; past it an answer is lost and nothing is late. More than a schedule sends in the longest delay.
+/// Most late calls under way; past it a call is applied at once, and its answer lost. More than a
+/// schedule sends in the longest delay.
 const LATE_MAX: usize = 256;
 
-/// Longest delay, in calls: several swaps and puts of everybody fit in between.
+/// Longest delay, in calls: several swaps and puts of all nodes fit in between.
 const LATE_BY_MAX: usize = 24;
 
 /// A store behind faults.
 pub struct FaultyStore<S> {
     inner: S,
     rng: SeededRng,
-    percent: usize, // of calls that meet a fault
+    percent: usize, // percentage of calls that meet a fault
     state: Mutex<FaultyState>,
 }
 
@@ -41,20 +48,20 @@ pub struct FaultyStore<S> {
 struct FaultyState {
     calm: bool,
     calls: u64,
-    late: Vec<(u64, LateCall)>, // at which call it arrives
+    late: Vec<(u64, LateCall)>, // with the number of the call at which it arrives
     tally: StoreTally,
 }
 
-/// How many calls met which fault.
+/// Number of calls by fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreTally {
-    /// Refused, and said so.
+    /// Refused, and answered so.
     pub not_applied: u64,
-    /// Answered.
+    /// Applied and answered.
     pub applied: u64,
-    /// Applied at once, and not answered.
+    /// Applied at once, without an answer.
     pub lost: u64,
-    /// Applied after later calls, and not answered.
+    /// Applied after later calls, without an answer.
     pub late: u64,
 }
 
@@ -79,23 +86,23 @@ enum LateCall {
     NameNode(NodeId, Option<String>),
 }
 
-/// What stands for a driver's error.
+/// Stands for a driver's error.
 #[derive(Debug, thiserror::Error)]
 #[error("a fault was injected")]
 struct InjectedFault;
 
 impl<S: Store> FaultyStore<S> {
-    /// A store that meets a fault in that many calls of a hundred, as the seed decides.
+    /// Creates a store that meets a fault in `percent` of its calls, as the seed decides.
     pub fn new(inner: S, seed: u64, percent: usize) -> FaultyStore<S> {
         FaultyStore { inner, rng: SeededRng::new(seed), percent, state: Mutex::default() }
     }
 
-    /// The store itself.
+    /// The inner store.
     pub fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// No more faults, and everything that is under way arrives, in any order.
+    /// Stops all faults; every late call arrives, in any order.
     pub async fn calm(&self) {
         let mut late = {
             let mut state = self.state();
@@ -108,17 +115,17 @@ impl<S: Store> FaultyStore<S> {
         }
     }
 
-    /// What the calls so far have met.
+    /// Number of calls so far, by fault.
     pub fn tally(&self) -> StoreTally {
         self.state().tally
     }
 
     fn state(&self) -> MutexGuard<'_, FaultyState> {
-        // Nothing in here can be half done: each change is one assignment.
+        // Each change is one assignment, so the state is never half-written.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets arrive what is due, and decides what becomes of the next call.
+    /// Applies the due late calls, and draws the fault of the next call.
     async fn draw_fault(&self) -> StoreFault {
         let due: Vec<LateCall> = {
             let mut state = self.state();
@@ -148,7 +155,7 @@ impl<S: Store> FaultyStore<S> {
     }
 
     async fn apply_late_call(&self, call: LateCall) {
-        // Nobody waits for the answer, and the contract lets it be anything.
+        // No caller waits for the answer, and the contract allows any.
         let _ = match &call {
             LateCall::Put(puts) => self.put_some(puts).await.map(drop),
             LateCall::PutBody(name, put) => match Name::new(name) {
@@ -174,7 +181,7 @@ impl<S: Store> FaultyStore<S> {
         };
     }
 
-    /// Puts any part of them: what a connection that breaks half-way leaves behind.
+    /// Puts any part of the cells, as a connection that breaks half-way does.
     async fn put_some(&self, puts: &[(Box<[u8]>, Put)]) -> Result<(), StoreError> {
         let mut some = Vec::new();
         for (name, put) in puts {
@@ -187,7 +194,7 @@ impl<S: Store> FaultyStore<S> {
         self.inner.put(&some).await.map(drop)
     }
 
-    /// Carries a changing call through whatever it meets.
+    /// Runs a changing call through its fault.
     async fn run_change<T>(
         &self,
         call: StoreCall,
@@ -210,7 +217,7 @@ impl<S: Store> FaultyStore<S> {
         }
     }
 
-    /// Carries a call that changes nothing: it is answered or not.
+    /// Runs a reading call: it is answered or not.
     async fn run_read<T>(
         &self,
         call: StoreCall,

@@ -1,12 +1,14 @@
-//! Nodes that meet in one store behind faults, and whether each add was counted once.
+//! Runs nodes that share one store behind faults, and checks that each add was counted once.
 //!
-//! In: a store, a seed. Out: a [`Harvest`] that adds up, or a panic that names the seed.
+//! In: a store, a seed. Out: a [`Harvest`] whose sums match, or a panic that names the seed.
 //!
-//! Three nodes add to two counters, put what changed in one call, compare themselves with the rows, and begin new lives; a life that is
-//! over may have two heirs; anyone resets a counter, closes and folds a writer, and applies tokened adds that were sent to every node.
-//! Whatever the store answered, in the end
+//! Three nodes add to two counters, put their changes in one call, compare themselves with the
+//! rows, and begin new incarnations. An ended incarnation may have two successors. Any node resets
+//! a counter, closes and folds a writer, and applies adds with tokens that were sent to every node.
+//! For any answers of the store, in the end
 //!
-//! > acknowledged adds = what resets returned + the final values, and each token was applied once.
+//! > acknowledged adds = values returned by resets + the final values, and each token was applied
+//! once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,33 +28,35 @@ const NODES: usize = 3;
 /// Steps of one schedule: some ten swaps and a hundred puts.
 const STEPS: usize = 160;
 
-/// Rounds without faults after which everyone must have settled: two answers per cell, and a few for retired ones.
+/// Rounds without faults until all nodes must have settled: two answers per cell, and a few for
+/// retired ones.
 const ROUNDS: usize = 12;
 
-/// Tries of one swap before its client gives up; faults are a third of the calls at most, so this many in a row do not happen.
+/// Tries of one swap before its client gives up. Faults are a third of the calls at most, so a run
+/// of this length does not occur.
 const TRIES: usize = 100;
 
-/// How many of a hundred calls meet a fault.
+/// Percentage of calls that meet a fault.
 const FAULTS_PERCENT: usize = 30;
 
 const GRACE: Duration = Duration::from_secs(3_600);
 
-/// What a schedule came to.
+/// Sums of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Harvest {
-    /// All adds.
+    /// Sum of all adds.
     pub added: i128,
-    /// What resets returned.
+    /// Sum of the values that resets returned.
     pub returned: i128,
-    /// What the counters held in the end.
+    /// Sum of the final values.
     pub left: i128,
-    /// How often a writer began anew under another epoch.
+    /// Number of carries to another epoch.
     pub carried: u64,
-    /// How often a cell of a life that was over was settled late, and the store had not known as much.
+    /// Number of cells of ended incarnations that were settled late and new to the store.
     pub late: u64,
 }
 
-/// Runs one schedule and judges it. The store must know nothing of the counters and tokens named `harvest`.
+/// Runs one schedule and judges it. The store must have no counters and tokens named `harvest`.
 pub async fn harvest<S: Store>(store: S, seed: u64) -> Harvest {
     let store = FaultyStore::new(store, seed, FAULTS_PERCENT);
     let mut run = HarvestRun::new(&store, seed);
@@ -68,13 +72,13 @@ struct HarvestRun<'s, S> {
     store: &'s FaultyStore<S>,
     seed: u64,
     rng: SeededRng,
-    nodes: Vec<Vec<NodeIncarnation>>, // the last life of each is the present
+    nodes: Vec<Vec<NodeIncarnation>>, // the last incarnation of each is the present one
     ids: u64,
-    tokens: BTreeMap<u64, u64>, // how often each was applied
+    tokens: BTreeMap<u64, u64>, // number of times that each was applied
     total: Harvest,
 }
 
-/// One incarnation of a node, as its journal has it.
+/// One incarnation of a node, as in its journal.
 #[derive(Clone)]
 struct NodeIncarnation {
     writer: Writer,
@@ -84,13 +88,14 @@ struct NodeIncarnation {
 #[derive(Clone, Default)]
 struct HarvestCell {
     own: OwnValue,
-    seq: Seq,            // the newest that was given, under whatever epoch
-    newest: Option<Put>, // what was said with it, unless there is something newer to say
+    seq: Seq,            // the newest seq given out, in any epoch
+    newest: Option<Put>, // the put with that seq, unless the cell has changed since
     settled: bool,
 }
 
 impl HarvestCell {
-    /// What there is to say, with a seq of its own if that has not been said before: two heirs of one life say the same.
+    /// The put to send, with a new seq if the value is new: two successors of one incarnation send
+    /// the same.
     fn next_put(&mut self, cell: CellId) -> Option<Put> {
         if self.newest.is_none() {
             self.newest = self.own.put(cell, Seq(self.seq.0 + 1));
@@ -116,7 +121,7 @@ impl<'s, S: Store> HarvestRun<'s, S> {
         self.nodes[node].push(NodeIncarnation { writer, cells: BTreeMap::new() });
     }
 
-    /// A second heir of a life that is over: a cloned machine, a backup beside its successor.
+    /// Gives an ended incarnation a second successor, like a cloned machine or a restored backup.
     fn inherit(&mut self, node: usize) {
         let successor = (node + 1) % NODES;
         let over = self.nodes[node].len() - 1;
@@ -167,7 +172,7 @@ impl<'s, S: Store> HarvestRun<'s, S> {
         }
     }
 
-    /// Puts what a life has to say, of all counters in one call.
+    /// Puts all unsettled cells of an incarnation in one call.
     async fn put(&mut self, node: usize, incarnation: usize) {
         let mut pending = Vec::new();
         let Some(NodeIncarnation { writer, cells }) = self.nodes[node].get_mut(incarnation) else { return };
@@ -197,7 +202,7 @@ impl<'s, S: Store> HarvestRun<'s, S> {
         self.apply_next_step(node, at, counter, next_step).await;
     }
 
-    /// Compares a counter of all lives with its row.
+    /// Compares a counter of all incarnations with its row.
     async fn compare(&mut self, node: usize, counter: usize) {
         for writer in self.nodes[node].iter().map(|incarnation| incarnation.writer).collect::<Vec<_>>() {
             let Ok(current) = self.store.read(name(counter)).await else { continue };
@@ -226,12 +231,12 @@ impl<'s, S: Store> HarvestRun<'s, S> {
             NextStep::Continue(_) | NextStep::Retired => self.settle_late(node, at, counter).await,
             NextStep::Superseded if over => drop(self.nodes[node][at].cells.remove(&counter)),
             NextStep::Superseded => panic!("seed {}: a present life has no twin here", self.seed),
-            // Nothing expires and nothing is lost here, so a row is never behind one who was told of it.
+            // Nothing expires and nothing is lost here, so a row is never behind a writer.
             NextStep::Move => panic!("seed {}: a row is behind its writer", self.seed),
         }
     }
 
-    /// A life that is over settles a cell on the row, and is done with it.
+    /// Settles a cell of an ended incarnation on the row, and drops it.
     async fn settle_late(&mut self, node: usize, at: usize, counter: usize) {
         let NodeIncarnation { writer, cells } = &mut self.nodes[node][at];
         let writer = *writer;
@@ -240,13 +245,13 @@ impl<'s, S: Store> HarvestRun<'s, S> {
             let reply = Box::pin(self.swap(node, counter, late)).await;
             self.total.late += u64::from(reply == Reply::Integer(1));
         }
-        // Others acted meanwhile, perhaps for this very cell.
+        // Other nodes acted meanwhile, perhaps on this cell.
         if let Some(incarnation) = self.nodes[node].iter_mut().find(|incarnation| incarnation.writer == writer) {
             incarnation.cells.remove(&counter);
         }
     }
 
-    /// Reads, computes and swaps until it is known what became of it.
+    /// Reads, plans and swaps until the outcome is known.
     async fn swap(&mut self, node: usize, counter: usize, change: Change) -> Reply {
         let node = NodeId(node as u64 + 1);
         for _ in 0..TRIES {
@@ -261,7 +266,7 @@ impl<'s, S: Store> HarvestRun<'s, S> {
             let computed = plan_swap(&current, &by, &change).expect("values of the suite fit a reply");
             let NextRow::Row(next) = &computed.next else { return computed.reply };
             let attempt = SwapAttempt::new(&current, by.id);
-            // Others act between a read and its swap.
+            // Other nodes act between a read and its swap.
             if self.rng.chance(30) {
                 let incarnation = self.rng.below(self.nodes[0].len());
                 Box::pin(self.put(0, incarnation)).await;
@@ -273,13 +278,13 @@ impl<'s, S: Store> HarvestRun<'s, S> {
         panic!("seed {}: {change:?} was tried {TRIES} times", self.seed)
     }
 
-    /// Sends one swap until it is known that it was or never will be carried out.
+    /// Sends one swap until it was carried out, or never will be.
     async fn send_swap_until_known(&self, counter: usize, attempt: &SwapAttempt, next: &Snapshot) -> bool {
         for _ in 0..TRIES {
             match self.store.swap(name(counter), attempt.version, Some(next)).await {
                 Ok(SwapVerdict::Swapped) => return true,
                 Err(StoreError::NotApplied { .. }) => continue,
-                // It may have been an earlier copy that moved the row.
+                // An earlier copy of this swap may have moved the row.
                 Ok(SwapVerdict::Moved) | Err(_) => {}
             }
             let Ok(current) = self.store.read(name(counter)).await else { continue };
@@ -293,7 +298,7 @@ impl<'s, S: Store> HarvestRun<'s, S> {
         panic!("seed {}: one swap was sent {TRIES} times", self.seed)
     }
 
-    /// A client sends one tokened add to every node, in any order, as after timeouts.
+    /// Sends one add with a token to every node, in any order, as a client does after timeouts.
     async fn apply_token(&mut self, counter: usize) {
         self.ids += 1;
         let number = self.ids;
@@ -306,7 +311,8 @@ impl<'s, S: Store> HarvestRun<'s, S> {
             let Some(owner) = self.nodes[node].last().map(|incarnation| incarnation.writer) else { continue };
             let forget_at = Millis(u64::MAX / 4);
             let claim = Claim { token: token.clone(), owner, attempt: self.ids, payload: 1, forget_at, reply: None };
-            // A claim of unknown outcome is sent again; one that nobody answers is refused to its client.
+            // A claim of unknown outcome is sent again; after the last try its client gets a
+            // refusal.
             let mut verdict = None;
             for _ in 0..3 {
                 verdict = self.store.claim(&claim).await.ok();
@@ -330,7 +336,7 @@ impl<'s, S: Store> HarvestRun<'s, S> {
         }
     }
 
-    /// Everybody puts until nobody has anything left to say.
+    /// Lets all nodes put until everything is settled.
     async fn settle(&mut self) {
         for _ in 0..ROUNDS {
             for node in 0..NODES {

@@ -1,4 +1,4 @@
-//! What a store answers besides puts and swaps: scans, claims, registrations, its clock.
+//! Tests the store's other calls: scans, claims, registrations, its clock.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use quipu_model::{Epoch, Millis, NodeId, Store, StoreError};
 
 use super::cells::{make_put, name, put, writer};
 
-/// Names to scan: several pages, and enough that a store of several parts has some in each.
+/// Names to scan: several pages, and enough for every part of a sharded store.
 const NAMES: u32 = 300;
 
 pub(super) async fn prove(store: &impl Store) {
@@ -38,7 +38,7 @@ async fn a_scan_names_every_row(store: &impl Store) {
     }
     let mut scanned = BTreeSet::new();
     let mut from = None;
-    // A page may be small or empty; one that never ends is not a scan.
+    // A page may be small or empty; a scan must still end.
     for _ in 0..100 * NAMES {
         let page = store.scan(from.as_ref(), 7).await.expect("a store scans");
         scanned.extend(page.names);

@@ -1,4 +1,4 @@
-//! What a store answers to swaps, and to puts after them.
+//! Tests the store's answers to swaps, and to puts after them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::cells::{cell, make_put, name, put, writer};
 
 const GRACE: Duration = Duration::from_secs(3_600);
 
-/// Reads, computes, swaps; what there was before, the swap's name, and the reply.
+/// Reads, plans and swaps; returns the row before, the row after, and the reply.
 async fn swap_change(store: &impl Store, at: &[u8], id: u128, change: Change) -> (FetchedRow, Snapshot, Reply) {
     let current = read_row(store, at).await;
     let by =

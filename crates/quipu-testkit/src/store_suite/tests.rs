@@ -13,7 +13,7 @@ use quipu_model::{
 use super::*;
 use crate::SimClock;
 
-/// Schedules of one run of the tests.
+/// Schedules of one test run.
 const SEEDS: u64 = 400;
 
 fn memory() -> MemoryStore {
@@ -104,7 +104,7 @@ fn the_same_seed_is_the_same_schedule() {
     assert_eq!(block_on(harvest(memory(), 3)), block_on(harvest(memory(), 3)));
 }
 
-/// Ways in which a store may be wrong.
+/// Kinds of defects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StoreDefect {
     AddsInsteadOfReplacing,
@@ -120,7 +120,7 @@ enum StoreDefect {
     LaysBodiesOverThoseBefore,
 }
 
-/// A store that is wrong in one way: what the suite is tested on.
+/// A store with one defect, which the suite must catch.
 struct DefectiveStore(MemoryStore, StoreDefect);
 
 impl DefectiveStore {

@@ -1,25 +1,25 @@
-//! A picture of curves: x is logarithmic, y begins at 0.
+//! Draws curves as an SVG chart: x is logarithmic, y begins at 0.
 
 use std::fmt::Write;
 
 use quipu_sketch::accuracy::Series;
 
-/// The picture, in pixels, and what of it is around the axes.
+/// Size of the chart in pixels, and its margins.
 const SIZE: (f64, f64) = (640.0, 360.0);
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 46.0;
 
-/// Lines across, from 0 to the highest.
+/// Horizontal grid lines, from 0 to the highest value.
 const STEPS: u32 = 5;
 
-/// A line of the legend.
+/// Height of a line of the legend.
 const LEGEND: f64 = 16.0;
 
 const COLOURS: [&str; 4] = ["#0b6e4f", "#8fbf9f", "#b23a2e", "#e0a458"];
 
-/// The picture, as SVG.
+/// The chart as SVG.
 pub fn plot(series: &[&Series]) -> String {
     let (width, height) = SIZE;
     let mut svg = format!(
@@ -81,11 +81,11 @@ fn draw(
 }
 
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
-    // What is written is ours: words and figures, nothing that would have to be escaped.
+    // All text is ours, words and figures: there is nothing to escape.
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
 }
 
-/// A number without the zeros behind it.
+/// A number without trailing zeros.
 fn trimmed(number: f64) -> String {
     let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,8 +1,8 @@
-//! Counters in a PostgreSQL database: whatever a query says, read by a cursor.
+//! Reads counters from a PostgreSQL database: the rows of a query, by a cursor.
 //!
 //! Invariants:
 //! - nothing is written: the transaction is read-only;
-//! - all that is read is of one moment.
+//! - all rows are of one snapshot.
 
 use anyhow::{Context, anyhow, bail};
 use tokio::runtime::{Builder, Runtime};
@@ -12,15 +12,15 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use crate::backends::source::{Source, SourceFilter, SourceKey, integer};
 
-/// Rows that are fetched at a time.
+/// Rows per fetch.
 const ROWS_PER_FETCH: usize = 4_096;
 
-/// What a server shows our connection as, unless the URL says otherwise.
+/// Name of our connection in the server's statistics, unless the URL gives another.
 const APPLICATION: &str = "quipu import";
 
 const PORT_DEFAULT: u16 = 5432;
 
-/// A cursor over what a query says.
+/// A cursor over the rows of a query.
 struct PostgresSource {
     runtime: Runtime,
     client: Client,
@@ -28,7 +28,8 @@ struct PostgresSource {
     is_exhausted: bool,
 }
 
-/// Connects and asks. The name is that of the server and the database; who asks, and what, is no part of it.
+/// Connects and opens the cursor. The name consists of the server and the database, without the
+/// user and the query.
 pub fn open(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
     let Some(query) = &filter.query else {
         bail!("say which counters with --query \"select name, value from …\"");
@@ -36,7 +37,7 @@ pub fn open(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn
     if filter.pattern.is_some() {
         bail!("--match is for Redis: say it in the query, with `where name like 'likes:%'`");
     }
-    // What the driver says of a URL that it cannot read may have the password in it.
+    // The driver's message about an unreadable URL may contain the password.
     let Ok(mut config) = url.parse::<Config>() else {
         bail!("the URL of the source is not of the form postgres://user:password@host:port/database");
     };
@@ -111,7 +112,7 @@ impl Source for PostgresSource {
     }
 }
 
-/// What the server said, which the driver's own words leave out.
+/// The server's message, which the driver's `Display` leaves out.
 fn server_error(error: tokio_postgres::Error) -> anyhow::Error {
     match error.as_db_error() {
         Some(answer) => anyhow!("{}", answer.message()),

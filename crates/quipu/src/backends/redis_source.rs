@@ -1,11 +1,12 @@
-//! Counters in a Redis server, or in a server of ours.
+//! Reads counters from a Redis server or a Quipu server.
 //!
-//! In: keys, by SCAN. Out: strings that are integers or HyperLogLogs, with their expiry; of a server of ours, its counters and sketches by `QUIPU.DUMP`.
+//! In: keys, by SCAN. Out of Redis: strings that are integers or HyperLogLogs, with their expiry.
+//! Out of Quipu: counters and sketches, by `QUIPU.DUMP`.
 //!
 //! Invariants:
 //! - nothing is written;
 //! - every key that SCAN names is found, with its value or the reason why it has none;
-//! - an error of one key is that key's reason, never an end of the walk.
+//! - an error of one key is that key's reason, and never ends the walk.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,16 +20,17 @@ use crate::backends::source::{
     NOT_AN_INTEGER, SketchBody, SkipReason, Source, SourceContent, SourceFilter, SourceKey, integer,
 };
 
-/// Keys that one step of a walk looks at. Redis answers nobody else meanwhile: this takes it less than a millisecond.
+/// Keys per step of a walk. Redis answers no other client meanwhile: a step takes it less than a
+/// millisecond.
 const KEYS_PER_STEP: usize = 1_000;
 
-/// Sketches that are read at a time: one has at most 16 MiB.
+/// Sketches per step: one has at most 16 MiB.
 const DUMPS_PER_STEP: usize = 16;
 
 /// Longest string that is read: a HyperLogLog of one run per register has 32 KiB.
 const STRING_BYTES_MAX: i64 = 64 << 10;
 
-/// How long a connection or a reply may take.
+/// Timeout of a connection attempt and of a reply.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A walk over the keys of a server.
@@ -37,18 +39,18 @@ struct RedisSource {
     pattern: Option<String>,
     cursor: Option<u64>,
     names: VecDeque<Vec<u8>>,
-    /// Whether it is a server of ours.
+    /// True for a Quipu server.
     has_dump: bool,
-    /// Whether it tells when a key expires; Redis before 7.0 tells only how long it lives.
+    /// True if the server knows PEXPIRETIME. Redis before 7.0 has only PTTL.
     has_expiretime: bool,
 }
 
-/// Connects. The name is that of the server and its database; who asks is no part of it.
+/// Connects. The name consists of the server and its database, without the user.
 pub fn open(url: &str, wanted: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
     if wanted.query.is_some() {
         bail!("Redis is not asked in SQL: leave out --query, or name a postgres:// URL");
     }
-    // What the driver says of a URL that it cannot read has the URL in it, and that has the password.
+    // The driver's message about an unreadable URL contains the URL, and so the password.
     let Ok(info) = url.into_connection_info() else {
         bail!("the URL of the source is not of the form redis://user:password@host:port/database");
     };
@@ -64,7 +66,7 @@ pub fn open(url: &str, wanted: &SourceFilter) -> anyhow::Result<(String, Box<dyn
     let mut connection = client.get_connection_with_timeout(TIMEOUT).with_context(|| format!("connect to {name}"))?;
     connection.set_read_timeout(Some(TIMEOUT))?;
     connection.set_write_timeout(Some(TIMEOUT))?;
-    // Which commands it knows: any other error than that it knows none is for the walk to meet.
+    // Probes for a command. Any error other than "unknown command" is left to the walk.
     let supports = |connection: &mut Connection, command: &str| {
         let reply: RedisResult<Value> = redis::cmd(command).arg("quipu").query(connection);
         reply.map_or_else(|error| error.code() != Some("ERR"), |_| true)
@@ -75,7 +77,7 @@ pub fn open(url: &str, wanted: &SourceFilter) -> anyhow::Result<(String, Box<dyn
     Ok((name, Box::new(RedisSource { connection, pattern, cursor, names, has_dump, has_expiretime })))
 }
 
-/// One name for this machine, which is written in several ways.
+/// One name for this machine.
 fn canonical_host(host: &str) -> &str {
     if host == "localhost" { "127.0.0.1" } else { host }
 }
@@ -102,7 +104,8 @@ impl Source for RedisSource {
         }
         let now = self.clock()?;
         let found = if self.has_dump { self.read_dumps(names)? } else { self.read_values(names, now)? };
-        // A counter that expires in the source counts from its beginning once it has: this much of its past is known to be over.
+        // A counter that expires in the source restarts from 0 afterwards. So nothing that expired
+        // before `now` is part of its value.
         let since = |found: SourceKey| SourceKey { since: found.expires_at.map_or(Millis(0), |_| now), ..found };
         Ok(Some(found.into_iter().map(since).collect()))
     }
@@ -132,7 +135,8 @@ impl RedisSource {
         Ok(Millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)))
     }
 
-    /// One reply for each command, in order. They are sent one by one, so keys may be in different slots of a Cluster's master.
+    /// Returns one reply for each command, in order. They are sent one by one, so keys may be in
+    /// different slots of a Cluster's master.
     fn run_pipeline(&mut self, pipeline: &mut Pipeline) -> anyhow::Result<Vec<RedisResult<Value>>> {
         if pipeline.is_empty() {
             return Ok(Vec::new());
@@ -145,7 +149,7 @@ impl RedisSource {
         Ok(replies)
     }
 
-    /// Keys of Redis.
+    /// Reads keys of Redis.
     fn read_values(&mut self, names: Vec<Vec<u8>>, now: Millis) -> anyhow::Result<Vec<SourceKey>> {
         let mut pipeline = Pipeline::with_capacity(3 * names.len());
         for name in &names {
@@ -173,7 +177,7 @@ impl RedisSource {
             found.push(SourceKey { name: name.into(), value, since: Millis(0), expires_at });
         }
         let mut values = self.run_pipeline(&mut reads)?.into_iter();
-        // One without a value was deleted in between.
+        // A key without a value was deleted in between.
         found.retain_mut(|found| {
             if found.value.is_err() {
                 return !is_gone(&found.value);
@@ -188,7 +192,7 @@ impl RedisSource {
         Ok(found)
     }
 
-    /// Counters of a server of ours.
+    /// Reads counters of a Quipu server.
     fn read_dumps(&mut self, names: Vec<Vec<u8>>) -> anyhow::Result<Vec<SourceKey>> {
         let mut pipeline = Pipeline::with_capacity(names.len());
         for name in &names {
@@ -207,14 +211,15 @@ impl RedisSource {
     }
 }
 
-/// The reason of a key that is gone by the time it is looked at: it is not told.
+/// Reason of a key that was deleted before it was read; it is not reported.
 const GONE: &str = "it is gone";
 
 fn is_gone(value: &Result<SourceContent, SkipReason>) -> bool {
     matches!(value, Err(reason) if reason.text == GONE)
 }
 
-/// Why a key of this type is no string; a server that does not tell is asked for the string.
+/// Reason why a key of this type is no string. If the server refuses TYPE, the string itself is
+/// read.
 fn non_string_reason(reply: &RedisResult<Value>) -> Option<SkipReason> {
     let name = match reply {
         Ok(Value::SimpleString(name)) => name.as_str(),
@@ -257,7 +262,7 @@ fn refusal_reason(error: &redis::RedisError) -> SkipReason {
     SkipReason::with(text, error.to_string().as_bytes())
 }
 
-/// What `QUIPU.DUMP` replies: a map, or its keys and values in a row.
+/// Parses the reply of `QUIPU.DUMP`: a map, or a flat list of its keys and values.
 fn parse_dump(reply: Value) -> Option<(Result<SourceContent, SkipReason>, Option<Millis>)> {
     let fields: Vec<(Value, Value)> = match reply {
         Value::Map(fields) => fields,

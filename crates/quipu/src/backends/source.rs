@@ -1,26 +1,28 @@
-//! Where counters come from: what an import reads, page by page.
+//! The port of import sources: pages of counters with their names.
 
 use quipu_model::Millis;
 use quipu_sketch::{Sketch, SketchKind};
 
-/// What is wanted of a source.
+/// The counters wanted from a source.
 #[derive(Debug, Clone, Default)]
 pub struct SourceFilter {
-    /// Only names that match this glob.
+    /// Glob of the names.
     pub pattern: Option<String>,
-    /// What to ask for, of a source that is asked in SQL.
+    /// Query, for a source that is read by SQL.
     pub query: Option<String>,
 }
 
-/// Something that has counters.
+/// A source of counters.
 pub trait Source: Send {
-    /// About how many there are, if that is cheap to know.
+    /// Approximate number of counters, if that is cheap to know.
     fn approximate_size(&mut self) -> anyhow::Result<Option<u64>>;
 
-    /// Some more of them; none after the last. A page may be empty and not the last, and a name may come again.
+    /// The next page; `None` after the last. A page may be empty without being the last, and a name
+    /// may come again.
     fn next_page(&mut self) -> anyhow::Result<Option<Vec<SourceKey>>>;
 
-    /// Whether a name that comes again is the same counter, met twice. Else it is another one under the same name, and a mistake.
+    /// Returns true if a repeated name is the same counter, met twice. Otherwise it is a second
+    /// counter of that name, which is a mistake.
     fn may_repeat_keys(&self) -> bool;
 }
 
@@ -29,15 +31,15 @@ pub trait Source: Send {
 pub struct SourceKey {
     /// Its name.
     pub name: Box<[u8]>,
-    /// What it has, or why that cannot be imported.
+    /// Its content, or the reason why that cannot be imported.
     pub value: Result<SourceContent, SkipReason>,
-    /// Since when it counts, if the source knows: what it had before that is over.
+    /// Start of its count, if the source knows it: its content before that time is over.
     pub since: Millis,
-    /// When it expires, where that is to be carried along.
+    /// Expiry to carry over, if any.
     pub expires_at: Option<Millis>,
 }
 
-/// What a counter of a source has.
+/// Content of a counter of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceContent {
     /// A count.
@@ -51,18 +53,18 @@ pub enum SourceContent {
 pub struct SketchBody {
     /// Its form.
     pub kind: SketchKind,
-    /// The fingerprint of the secret that items are hashed under; 0: none.
+    /// Fingerprint of the secret that items are hashed under; 0 for none.
     pub key: u64,
-    /// Its body, which is one of that form.
+    /// Its body, valid for that form.
     pub bytes: Vec<u8>,
 }
 
-/// Why a key is not imported, or a counter not copied.
+/// Reason why a key is not imported, or a counter not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkipReason {
-    /// The same for all that have it.
+    /// The same text for all keys with this reason.
     pub text: &'static str,
-    /// What this one has instead.
+    /// The offending value of this key.
     pub value: Option<String>,
 }
 
@@ -80,7 +82,7 @@ impl std::fmt::Display for SkipReason {
 }
 
 impl SkipReason {
-    /// With the bytes that were there instead, as far as they are shown.
+    /// A reason with the offending bytes, cut to `VALUE_SHOWN_MAX` characters.
     pub fn with(text: &'static str, value: &[u8]) -> SkipReason {
         let shown: String = value.escape_ascii().to_string().chars().take(VALUE_SHOWN_MAX).collect();
         SkipReason { text, value: Some(format!("\"{shown}\"")) }
@@ -88,12 +90,12 @@ impl SkipReason {
 }
 
 impl SourceKey {
-    /// One of a source that knows nothing but names and values.
+    /// A key of a source that knows only names and values.
     pub fn new(name: impl Into<Box<[u8]>>, value: Result<i128, SkipReason>) -> SourceKey {
         SourceKey { name: name.into(), value: value.map(SourceContent::Count), since: Millis(0), expires_at: None }
     }
 
-    /// What it counts, if it is a count.
+    /// Its count, unless it is a sketch.
     pub fn count(&self) -> Option<i128> {
         match self.value {
             Ok(SourceContent::Count(count)) => Some(count),
@@ -111,13 +113,14 @@ impl SketchBody {
     }
 }
 
-/// A whole number of 64 bits, as text; `.000` behind it, as decimals of PostgreSQL have it, does no harm.
+/// Parses a whole number of 64 bits. It accepts `.000` behind the number, as decimals of PostgreSQL
+/// have it.
 pub fn integer(text: &[u8]) -> Result<i128, SkipReason> {
     let number = std::str::from_utf8(text).ok().and_then(|text| {
         let whole = text.split_once('.').map_or(Some(text), |(whole, rest)| {
             (!rest.is_empty() && rest.bytes().all(|digit| digit == b'0')).then_some(whole)
         })?;
-        // A sign of its own or a space is nothing that a counter has.
+        // No counter has a plus sign or a space.
         whole
             .trim_start_matches('-')
             .starts_with(|digit: char| digit.is_ascii_digit())
@@ -128,10 +131,10 @@ pub fn integer(text: &[u8]) -> Result<i128, SkipReason> {
     number.map(i128::from).ok_or_else(|| SkipReason::with(NOT_AN_INTEGER, text))
 }
 
-/// Why a string is no count.
+/// Reason why a string is no count.
 pub const NOT_AN_INTEGER: &str = "not an integer of 64 bits";
 
-/// So much of a value that is none is shown.
+/// Most characters of an invalid value that are shown.
 const VALUE_SHOWN_MAX: usize = 40;
 
 #[cfg(test)]

@@ -1,44 +1,46 @@
-//! The commands that are sent, as bytes, made before the clock starts.
+//! Builds the commands of a bench as bytes, before the clock starts.
 //!
-//! In: what to ask for and of how many keys. Out: one stretch of bytes; any pipeline is a slice of it.
+//! In: a verb and a number of keys. Out: one run of bytes; any pipeline is a slice of it.
 //!
 //! Invariants:
 //! - every command has the same length, so that the n-th begins at n times that;
-//! - walking over all of them asks for each key once, in an order that follows neither names nor hashes.
+//! - a walk over all commands names each key once, in an order that follows neither names nor
+//!   hashes.
 //!
-//! Not here: who walks where (`crowd`).
+//! Not here: the course of each connection (`crowd`).
 
 use clap::ValueEnum;
 
-/// Length of a name: what counters commonly have (`likes:` and an id), and what the figures of other servers were taken with.
+/// Length of a name: that of common counters (`likes:` and an id), and that of the published
+/// figures of other servers.
 const NAME_BYTES: usize = 20;
 
-/// What begins every name, so that whoever finds them in a server knows where they came from.
+/// Prefix of every name, so that a user who finds these counters in a server knows their origin.
 const NAMESPACE: &str = "bench:";
 
-/// The one sketch that all items are added to.
+/// The one sketch that receives all items.
 const SKETCH: &str = "bench-visitors:today";
 
-/// Where the order of the keys comes from. Fixed: every run and every server gets the same one.
+/// Seed of the order of the keys. Fixed: every run and every server gets the same order.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What is asked for.
+/// The command to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Verb {
     Incr,
     Get,
-    /// Each key is an item, of one sketch.
+    /// Each key is an item of one HyperLogLog
     Pfadd,
-    /// The same, of one sketch of frequencies.
+    /// Each key is an item of one Count-Min sketch
     #[value(name = "cms.incrby")]
     CmsIncrby,
-    /// The same, of one list of the most frequent.
+    /// Each key is an item of one top-K list
     #[value(name = "topk.add")]
     TopkAdd,
 }
 
 impl Verb {
-    /// As it is written in a command.
+    /// Its name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Verb::Incr => "INCR",
@@ -49,7 +51,8 @@ impl Verb {
         }
     }
 
-    /// What makes the sketch, where it is not made by the first item: sizes that people commonly give.
+    /// The command that creates the sketch, if the first item does not create it. The sizes are
+    /// common ones.
     pub fn begin(self) -> Option<&'static [&'static str]> {
         match self {
             Verb::Incr | Verb::Get | Verb::Pfadd => None,
@@ -63,7 +66,7 @@ impl Verb {
         self.frame(&name(0)).len()
     }
 
-    /// What a command is answered with by a server that has counted for a while.
+    /// The reply of a server that has counted for a while.
     pub fn usual_reply(self) -> &'static str {
         match self {
             Verb::Incr => ":1234567\r\n",
@@ -90,17 +93,19 @@ pub fn name(key: usize) -> String {
     format!("{NAMESPACE}{key:0width$}", width = NAME_BYTES - NAMESPACE.len())
 }
 
-/// All commands, one per key, and the first few again: a pipeline that begins near the end is still one slice.
+/// All commands, one per key, and the first few again: a pipeline that begins near the end is still
+/// one slice.
 pub struct Commands {
     bytes: Vec<u8>,
     command_bytes: usize,
     keys: usize,
-    /// What is asked for.
+    /// The verb of all commands.
     pub verb: Verb,
 }
 
 impl Commands {
-    /// Commands for so many keys, from which pipelines of at most so many can be taken.
+    /// Commands for `keys` keys, from which pipelines of at most `pipeline_max` commands can be
+    /// taken.
     pub fn new(verb: Verb, keys: usize, pipeline_max: usize) -> Commands {
         let command_bytes = verb.command_bytes();
         let mut bytes = Vec::with_capacity((keys + pipeline_max) * command_bytes);
@@ -114,12 +119,12 @@ impl Commands {
         Commands { bytes, command_bytes, keys, verb }
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn keys(&self) -> usize {
         self.keys
     }
 
-    /// So many commands, from this one on.
+    /// The bytes of `commands` commands, beginning at command `from`.
     pub fn pipeline(&self, from: usize, commands: usize) -> &[u8] {
         let at = from % self.keys * self.command_bytes;
         &self.bytes[at..at + commands * self.command_bytes]

@@ -1,9 +1,10 @@
-//! Which core runs what, and how much of it a process has used.
+//! Pins server and load to a core each, and reads the CPU time of processes.
 //!
-//! Server and load get a core each: on a shared one they would measure one another. A child inherits the affinity of the thread that
-//! starts it, so the thread moves to the server's core, starts it, and moves away; every thread of the server is then born there.
+//! On a shared core they would measure one another. A child inherits the affinity of the thread
+//! that starts it. So the thread moves to the server's core, starts the server, and moves away.
+//! Every thread of the server then begins there.
 //!
-//! Not here: what is started (`peers`).
+//! Not here: the started programs (`peers`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The cores that are used.
+/// The cores in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cores {
     /// The server's.
@@ -21,7 +22,8 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// The first two that this process may use; none if there is only one, or if the system does not tell.
+    /// The first two cores that this process may use. `None` if there is only one, or if the system
+    /// does not list them.
     #[cfg(target_os = "linux")]
     pub fn find() -> Option<Cores> {
         let allowed = sched_getaffinity(None).ok()?;
@@ -29,13 +31,13 @@ impl Cores {
         Some(Cores { server: cores.next()?, load: cores.next()? })
     }
 
-    /// Pinning is known on Linux only.
+    /// Pinning is implemented for Linux only.
     #[cfg(not(target_os = "linux"))]
     pub fn find() -> Option<Cores> {
         None
     }
 
-    /// Does something on the server's core; what it starts stays there.
+    /// Runs `work` on the server's core; the processes that it starts stay there.
     pub fn on_server_core<T>(self, work: impl FnOnce() -> T) -> std::io::Result<T> {
         move_to(self.server)?;
         let done = work();
@@ -65,7 +67,7 @@ fn move_to(_core: usize) -> std::io::Result<()> {
 pub struct CpuTimes(BTreeMap<u64, Duration>);
 
 impl CpuTimes {
-    /// Reads it; none if the system does not tell.
+    /// Reads it; `None` if the system does not provide it.
     pub fn read(pid: u32) -> Option<CpuTimes> {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         let each = threads.flatten().filter_map(|thread| {
@@ -76,7 +78,7 @@ impl CpuTimes {
         Some(CpuTimes(each.collect()))
     }
 
-    /// What was used since then. A thread that was not there then counts in full.
+    /// CPU time used since `before`. A thread that did not exist then counts in full.
     pub fn since(&self, before: &CpuTimes) -> Duration {
         let each = self.0.iter().map(|(thread, spent)| match before.0.get(thread) {
             Some(earlier) => spent.saturating_sub(*earlier),

@@ -1,15 +1,17 @@
-//! Connections that ask in a closed loop: each sends its next pipeline when all replies to the last one have come.
+//! Drives connections in a closed loop: each sends its next pipeline once all replies to the last
+//! one have come.
 //!
-//! In: commands as bytes and a course, which says where each connection goes next. Out: what the course is told.
+//! In: commands as bytes, and a course that gives each connection its next range. Out: the events
+//! reported to the course.
 //!
-//! One thread waits for all sockets. It does as little as a client can: one read and one write a pipeline, nothing allocated, replies
-//! only counted; so that the server is what is measured.
+//! One thread waits for all sockets. It does the least that a client can, so that the server is
+//! measured: one read and one write per pipeline. It allocates nothing and only counts replies.
 //!
 //! Invariants:
 //! - when a drive ends without an error, nothing is in flight;
 //! - an error reply, a closed connection or a silence ends the drive with an error.
 //!
-//! Not here: what is measured (`measure`).
+//! Not here: the measurement (`measure`).
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -25,29 +27,29 @@ use super::replies::ReplyCounter;
 use super::stop::StopFlag;
 use crate::resp_client::PASSWORD_NOT_ASKED;
 
-/// Read at once: more than the replies to a pipeline of a thousand commands.
+/// Bytes per read: more than the replies to a pipeline of a thousand commands.
 const READ_BYTES: usize = 64 << 10;
 
-/// How long nothing may come. An fsync on a bad day takes seconds.
+/// Longest silence. An fsync on a bad day takes seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// How often a wait for sockets ends to look whether it should stop.
+/// Interval at which a wait for sockets ends to check the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Where connections go and what they report.
+/// The plan of the connections, and the receiver of their reports.
 pub trait Course {
-    /// What a connection that has nothing in flight sends next: from which command, how many. Nothing: it is done.
+    /// The next range of a connection that has nothing in flight; `None` if it is done.
     fn next(&mut self, connection: usize, now: Instant) -> Option<CommandRange>;
-    /// A pipeline was answered, this long after it was sent.
+    /// Reports a pipeline as answered, `took` after it was sent.
     fn answered(&mut self, commands: usize, took: Duration);
 }
 
-/// A pipeline: so many commands from one on.
+/// A pipeline: a range of consecutive commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandRange {
-    /// The first.
+    /// The first command.
     pub from: usize,
-    /// How many.
+    /// Number of commands.
     pub commands: usize,
 }
 
@@ -62,7 +64,7 @@ pub struct Crowd {
 struct LoadConnection {
     stream: TcpStream,
     range: CommandRange,
-    /// What of its pipeline the socket has not taken yet; empty nearly always.
+    /// The part of its pipeline that the socket has not taken yet; empty nearly always.
     unsent: Range<usize>,
     awaited: usize, // replies; 0 when nothing is in flight
     sent_at: Instant,
@@ -70,7 +72,7 @@ struct LoadConnection {
 }
 
 impl Crowd {
-    /// Connects so many, each greeting with these bytes, a password.
+    /// Connects, and sends `greeting`, a password, on each connection.
     pub fn connect(server: SocketAddr, connections: usize, greeting: Option<&[u8]>) -> anyhow::Result<Crowd> {
         let poll = Poll::new().context("wait for sockets")?;
         let mut crowd = Crowd {
@@ -96,12 +98,12 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// How many there are.
+    /// Number of connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Sends all connections on their course, until each is done.
+    /// Drives all connections along their course, until each is done.
     pub fn drive(&mut self, commands: &Commands, course: &mut impl Course, stop: &StopFlag) -> anyhow::Result<()> {
         let Crowd { poll, events, connections, buffer } = self;
         let mut busy = 0;
@@ -124,7 +126,8 @@ impl Crowd {
                 if connection.awaited == 0 || !connection.receive(buffer)? {
                     continue;
                 }
-                // The end of one round trip is the beginning of the next: one look at the clock for both.
+                // The end of one round trip is the beginning of the next: one clock reading for
+                // both.
                 let came_at = now();
                 course.answered(connection.range.commands, came_at - connection.sent_at);
                 busy -= usize::from(!connection.begin(index, came_at, commands, course, poll)?);
@@ -161,7 +164,7 @@ impl LoadConnection {
         Ok(true)
     }
 
-    /// Sends what the socket takes, and asks to be told when it takes more.
+    /// Sends as much as the socket takes, and waits for writability if some is left.
     fn send(&mut self, commands: &Commands, poll: &Poll, index: usize) -> anyhow::Result<()> {
         let bytes = commands.pipeline(self.range.from, self.range.commands);
         while !self.unsent.is_empty() {
@@ -181,7 +184,7 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Takes what has come; true if all replies are there.
+    /// Reads the replies that have come; true if all are there.
     fn receive(&mut self, buffer: &mut [u8]) -> anyhow::Result<bool> {
         loop {
             match self.stream.read(buffer) {
@@ -195,7 +198,7 @@ impl LoadConnection {
                         self.awaited = 0;
                         return Ok(true);
                     }
-                    // Less than there was room for: the socket is empty, and what comes later is told.
+                    // Less than the buffer: the socket is empty, and the poll reports later bytes.
                     if read < buffer.len() {
                         return Ok(false);
                     }
@@ -229,7 +232,7 @@ fn connect(server: SocketAddr, greeting: Option<&[u8]>) -> anyhow::Result<std::n
     Ok(stream)
 }
 
-/// For how long something took.
+/// The clock of measured times.
 #[allow(clippy::disallowed_methods, reason = "a real server is measured, nothing here is simulated")]
 pub fn now() -> Instant {
     Instant::now()

@@ -1,4 +1,5 @@
-//! What was measured, by setting: medians of the repetitions, and ratios of those that were taken side by side.
+//! Aggregates measurements by setting: medians of the repetitions, and ratios of pairs taken side
+//! by side.
 
 use std::time::Duration;
 
@@ -7,12 +8,12 @@ use quipu_model::Durability;
 use super::measure::Measurement;
 use super::peers::Peer;
 
-/// What one figure is about.
+/// The setting of one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BenchSetting {
-    /// The durability; none of a server that was running already.
+    /// The durability; none for a server that was running already.
     pub mode: Option<Durability>,
-    /// How many keys.
+    /// Number of keys.
     pub keys: usize,
     /// Commands in flight per connection.
     pub pipeline: usize,
@@ -20,9 +21,9 @@ pub struct BenchSetting {
 
 /// All samples of one server in one setting.
 pub struct Series {
-    /// Of what.
+    /// Their setting.
     pub setting: BenchSetting,
-    /// Whose.
+    /// Their server.
     pub peer: Peer,
     /// In the order in which they were taken.
     pub samples: Vec<Measurement>,
@@ -30,28 +31,29 @@ pub struct Series {
 
 /// Two servers in one setting.
 pub struct Ratio {
-    /// Of what.
+    /// Their setting.
     pub setting: BenchSetting,
-    /// CPU time per operation: Redis's by ours.
+    /// Redis's CPU time per operation divided by ours.
     pub cpu: Option<f64>,
-    /// Operations per second: ours by Redis's.
+    /// Our operations per second divided by Redis's.
     pub throughput: Option<f64>,
-    /// CPU time per operation, Redis's by that of a server that does nothing: the most that ours could come to.
+    /// Redis's CPU time per operation divided by that of a server that does nothing: the upper
+    /// bound of our ratio.
     pub floor: Option<f64>,
 }
 
-/// What was acknowledged and what was found afterwards.
+/// The acknowledged adds, and the sum found afterwards.
 #[derive(Debug, Clone, Copy)]
 pub struct AckAccount {
-    /// Whose.
+    /// The server.
     pub peer: Peer,
-    /// The durability; none of a server that was running already.
+    /// The durability; none for a server that was running already.
     pub mode: Option<Durability>,
-    /// How many keys.
+    /// Number of keys.
     pub keys: usize,
-    /// Adds that were answered: while keys were made, in warm-ups, and in what was measured.
+    /// Adds that were answered: while keys were made, in warm-ups, and in measurements.
     pub acknowledged: u64,
-    /// By how much the sum of all keys has grown; none if others may have added.
+    /// Growth of the sum of all keys; `None` if other clients may have added.
     pub found: Option<u64>,
 }
 
@@ -71,7 +73,8 @@ impl Measurement {
         self.load_cpu.and_then(|cpu| self.per_operation(cpu))
     }
 
-    /// Which part of the time the server was on a core; more than 1 on more than one.
+    /// The fraction of the time for which the server was on a core; more than 1 on more than one
+    /// core.
     pub fn busy(&self) -> Option<f64> {
         self.server_cpu.map(|cpu| cpu.as_secs_f64() / self.elapsed.as_secs_f64())
     }
@@ -94,7 +97,8 @@ impl Series {
 }
 
 impl Ratio {
-    /// Compares series of the same setting, repetition by repetition: what disturbs the machine for a while disturbs both.
+    /// Compares series of the same setting, repetition by repetition: a disturbance of the machine
+    /// affects both.
     pub fn new(redis: &Series, quipu: &Series, floor: Option<&Series>) -> Ratio {
         let known = |ratio: &f64| ratio.is_finite();
         let cpu = |other: &Series| {
@@ -113,7 +117,7 @@ impl Ratio {
     }
 }
 
-/// All ratios: every setting that both servers were measured in.
+/// All ratios: one for each setting in which both servers were measured.
 pub fn ratios(series: &[Series]) -> Vec<Ratio> {
     let of = |peer: Peer| series.iter().filter(move |one| one.peer == peer);
     let pairs = of(Peer::Quipu).flat_map(|quipu| of(Peer::Redis).map(move |redis| (redis, quipu)));

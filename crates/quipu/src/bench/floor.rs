@@ -1,8 +1,13 @@
-//! The floor: a server that does nothing. It receives what a server of counters receives, sends as many bytes as that would send, and understands nothing of either.
+//! A server that does nothing: the lower bound of any server's cost.
 //!
-//! What it takes is what the system takes for the same bytes. No server that is asked over the same sockets takes less, so it says how much there was to gain, and how much of that is left.
+//! It receives the same bytes as a counter server and sends as many as that would send. It
+//! understands neither.
 //!
-//! In: an address to listen at, and what each command is answered with. Out: nothing; it ends when it is killed.
+//! Its cost is the system's cost of the same bytes. No server on the same sockets costs less. So
+//! its figure shows how much there was to gain, and how much of that is left.
+//!
+//! In: an address to listen at, and the usual reply to each command. Out: nothing; it runs until it
+//! is killed.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -13,22 +18,22 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::commands::Verb;
 
-/// What it says before its address.
+/// Mark before the address on stdout.
 pub const READY_MARK: &str = "floor://";
 
-/// Where new connections come from; others are numbered after it.
+/// Token of the listener; connections are numbered after it.
 const LISTENER: Token = Token(0);
 
-/// Received at once, and sent: more than pipelines of a thousand commands.
+/// Bytes per read and per write: more than pipelines of a thousand commands.
 const BUFFER_BYTES: usize = 64 << 10;
 
 struct FloorConnection {
     stream: TcpStream,
-    /// Bytes of a command that is not whole.
+    /// Bytes of an incomplete command.
     begun: usize,
 }
 
-/// Serves, for ever.
+/// Serves until it is killed.
 pub fn floor(verb: Verb, address: SocketAddr, out: &mut impl Write) -> anyhow::Result<std::process::ExitCode> {
     let (mut poll, mut events) = (Poll::new().context("wait for sockets")?, Events::with_capacity(1_024));
     let mut listener = TcpListener::bind(address).with_context(|| format!("listen at {address}"))?;
@@ -55,7 +60,7 @@ pub fn floor(verb: Verb, address: SocketAddr, out: &mut impl Write) -> anyhow::R
             }
             let place = &mut connections[event.token().0 - 1];
             let Some(FloorConnection { stream, begun }) = place else { continue };
-            // Once: a closed loop sends no more before it was answered.
+            // One read: a closed loop sends no more before it is answered.
             match stream.read(&mut buffer) {
                 Ok(0) => *place = None,
                 Ok(received) => {

@@ -1,28 +1,29 @@
-//! How long round trips took: a histogram whose buckets grow with what they hold.
+//! Records round-trip times in a histogram with buckets that grow with their times.
 //!
 //! Invariant: a quantile is never below the truth, and above it by less than one part in [`STEPS`].
 
 use std::time::Duration;
 
-/// Buckets per doubling. 32 makes the error 3 %, far below what differs between two runs.
+/// Buckets per doubling. 32 makes the error 3 %, far below the difference between two runs.
 const STEPS: u64 = 32;
 
 /// Doublings of [`STEPS`] nanoseconds: the last bucket begins after half an hour.
 const DOUBLINGS: usize = 36;
 
-/// Times, by bucket. The first [`STEPS`] buckets hold one nanosecond each; then every doubling has as many again.
+/// Counts of times by bucket. The first [`STEPS`] buckets hold one nanosecond each; then every
+/// doubling has as many again.
 pub struct Histogram {
     buckets: Vec<u64>,
     count: u64,
 }
 
 impl Histogram {
-    /// Empty.
+    /// An empty histogram.
     pub fn new() -> Histogram {
         Histogram { buckets: vec![0; (DOUBLINGS + 1) * STEPS as usize], count: 0 }
     }
 
-    /// One more.
+    /// Records one time.
     pub fn record(&mut self, time: Duration) {
         let bucket = bucket(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let last = self.buckets.len() - 1;
@@ -30,7 +31,7 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// The time within which this part of all were done; none if there were none.
+    /// The time within which `part` of all round trips ended; `None` without any.
     pub fn quantile(&self, part: f64) -> Option<Duration> {
         let rank = ((self.count as f64 * part).ceil() as u64).max(1);
         let mut seen = 0;
@@ -47,11 +48,11 @@ fn bucket(nanos: u64) -> usize {
         return nanos as usize;
     }
     let doubling = u64::from(nanos.ilog2() - STEPS.ilog2());
-    // The bits behind the first one say which of the steps it is.
+    // The bits behind the first one give the step.
     ((doubling + 1) * STEPS + ((nanos >> doubling) - STEPS)) as usize
 }
 
-/// The longest time that goes into a bucket.
+/// The longest time of a bucket.
 fn last_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < STEPS {

@@ -1,7 +1,8 @@
-//! One measurement: a warm-up, then a stretch of time in which operations, their latency and the server's CPU time are counted.
+//! Takes one measurement: a warm-up, then an interval for which it counts operations, their latency
+//! and the server's CPU time.
 //!
-//! Invariant: operations, time and CPU belong to the same stretch. The load goes on between warm-up and stretch, and after it until
-//! all replies have come.
+//! Invariant: operations, time and CPU belong to the same interval. The load runs without a break
+//! from the warm-up until after the interval, when all replies have come.
 
 use std::time::{Duration, Instant};
 
@@ -14,30 +15,31 @@ use super::stop::StopFlag;
 /// Commands in flight per connection while keys are made.
 const FILL_PIPELINE: usize = 256;
 
-/// What to measure.
+/// The load of one measurement.
 pub struct Load<'a> {
-    /// Which commands.
+    /// The commands.
     pub commands: &'a Commands,
-    /// How many in flight per connection.
+    /// Commands in flight per connection.
     pub pipeline: usize,
-    /// Before anything counts.
+    /// Time before the interval.
     pub warm_up: Duration,
-    /// What counts.
+    /// Length of the interval.
     pub length: Duration,
 }
 
-/// What was measured.
+/// The figures of one measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Measurement {
-    /// Operations that were answered.
+    /// Operations that were answered in the interval.
     pub operations: u64,
-    /// In this time.
+    /// Length of the interval.
     pub elapsed: Duration,
     /// CPU time of the server.
     pub server_cpu: Option<Duration>,
     /// CPU time of the load.
     pub load_cpu: Option<Duration>,
-    /// Within which half, 99 % and 99.9 % of the pipelines were answered.
+    /// Time within which half of the pipelines were answered; `p99` and `p999` likewise for 99 %
+    /// and 99.9 %.
     pub p50: Duration,
     /// See `p50`.
     pub p99: Duration,
@@ -47,7 +49,7 @@ pub struct Measurement {
     pub acknowledged: u64,
 }
 
-/// Measures once. The server's process, if it can be looked at, is for its CPU time.
+/// Measures once. `server` is the server's process, if it is on this machine, for its CPU time.
 pub fn measure(
     crowd: &mut Crowd,
     load: &Load<'_>,
@@ -75,7 +77,7 @@ pub fn measure(
     Ok(lap.sample())
 }
 
-/// Makes every key; returns how many operations that took.
+/// Makes every key; returns the number of operations.
 pub fn fill(crowd: &mut Crowd, commands: &Commands, stop: &StopFlag) -> anyhow::Result<u64> {
     let (keys, connections) = (commands.keys(), crowd.connections());
     let bound = |connection: usize| connection * keys / connections;
@@ -85,7 +87,7 @@ pub fn fill(crowd: &mut Crowd, commands: &Commands, stop: &StopFlag) -> anyhow::
     Ok(key_fill.made)
 }
 
-/// CPU times at one moment.
+/// CPU times at one point in time.
 struct CpuReading {
     at: Instant,
     server: Option<CpuTimes>,
@@ -105,7 +107,7 @@ enum Phase {
     Over,
 }
 
-/// All connections walk over all keys, from places that are far from one another.
+/// A course on which all connections walk over all keys, from places far from one another.
 struct Lap {
     pipeline: usize,
     keys: usize,
@@ -176,7 +178,7 @@ impl Course for Lap {
     }
 }
 
-/// Every connection makes the keys of its part.
+/// A course on which every connection makes its share of the keys.
 struct KeyFill {
     rest: Vec<(usize, usize)>,
     made: u64,

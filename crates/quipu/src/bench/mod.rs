@@ -1,15 +1,19 @@
-//! `quipu bench`: how fast this server is here, beside Redis if asked for.
+//! `quipu bench`: measures the speed of this server on this machine, optionally beside Redis.
 //!
-//! In: which modes, keys and pipelines. Out: throughput, latency and CPU time per operation of each, and ratios.
+//! In: modes, keys and pipelines. Out: throughput, latency and CPU time per operation of each
+//! setting, and ratios.
 //!
-//! The path of one figure: `commands` are made, a `crowd` drives them through a server (`peers`) on a core of its own (`cores`),
-//! `measure` takes samples, `figures` are medians of them, `report` shows them.
+//! The path of one figure: `commands` builds commands, and a `crowd` drives them through a server
+//! (`peers`) on a core of its own (`cores`). `measure` takes samples, `figures` computes their
+//! medians, and `report` prints these.
 //!
-//! Not here: how high a ratio ought to be (`cargo xtask bench bars`).
+//! Not here: the required ratios (`cargo xtask bench bars`).
 //!
 //! Invariants:
-//! - two servers are measured in turn, never at once, and as close to one another as can be: one, the other, one, the other;
-//! - every add that was answered is found again in the end, or the bench fails: a server that loses some is not fast.
+//! - two servers are measured in turn, never at once, and as close together as possible: one, the
+//!   other, one, the other;
+//! - the sum in the end contains every add that was answered, or the bench fails: a server that
+//!   loses adds is not fast.
 
 mod commands;
 mod cores;
@@ -51,16 +55,16 @@ use crate::args;
 use crate::progress::Progress;
 use crate::resp_client::{RespClient, Value, reply_count};
 
-/// Before anything counts: this part of what is measured, and at least [`WARM_UP_MIN`].
+/// Length of the warm-up, as a fraction of the measurement; at least [`WARM_UP_MIN`].
 const WARM_UP_PART: f64 = 0.25;
 
-/// Long enough for buffers of sockets to have grown and for a table to be in the cache.
+/// Long enough for socket buffers to grow and for a table to be in the cache.
 const WARM_UP_MIN: Duration = Duration::from_millis(20);
 
-/// Keys that one look at the values asks for.
+/// Keys per request when the bench sums up the values.
 const LOOK_KEYS: usize = 1000;
 
-/// Measures and prints.
+/// Measures, and prints the report.
 pub fn bench(flags: &args::BenchArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let stop = StopFlag::listen()?;
     let redis = flags.with_redis.then(redis_version).transpose()?;
@@ -93,7 +97,7 @@ struct BenchRun<'a> {
     notes: Vec<String>,
 }
 
-/// A server that is being measured.
+/// A server under measurement.
 struct Subject {
     peer: Peer,
     /// Declared before the server: connections close first.
@@ -127,7 +131,7 @@ impl BenchRun<'_> {
         let progress = self.progress(self.flags.modes.len() * peers.len());
         for &mode in &self.flags.modes {
             for &keys in &self.flags.keys {
-                // Of this round alone, so that what it left behind is gone before the next.
+                // A directory per round, so that its files are gone before the next round.
                 let home = tempfile::tempdir_in(dir.path()).context("make a directory for a server")?;
                 let mut subjects = Vec::with_capacity(peers.len());
                 for &peer in &peers {
@@ -147,7 +151,7 @@ impl BenchRun<'_> {
 
     /// Measures a server that runs already.
     fn given(&mut self, server: &str) -> anyhow::Result<()> {
-        // Says in plain words what is wrong if there is nobody, or if the password is not the right one.
+        // Reports an unreachable server or a wrong password in plain words.
         let address = RespClient::connect(server, self.flags.password.as_deref())?.server()?;
         let greeting = self
             .flags
@@ -164,7 +168,7 @@ impl BenchRun<'_> {
         Ok(())
     }
 
-    /// All pipelines and repetitions on one number of keys.
+    /// Measures all pipelines and repetitions on one number of keys.
     fn round(
         &mut self,
         mode: Option<Durability>,
@@ -238,7 +242,7 @@ impl BenchRun<'_> {
 }
 
 impl Subject {
-    /// What came of asking it; if that is an error, with what the server has to say.
+    /// Passes `result` on; adds the last lines of the server's log to an error.
     fn explain_error<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<T> {
         result.map_err(|error| match &mut self.server {
             Some(server) => server.explain(error).context(format!("measure {}", self.peer.name())),
@@ -246,7 +250,8 @@ impl Subject {
         })
     }
 
-    /// Looks whether all that was acknowledged is there. A server that is not ours may have had keys before, and other clients.
+    /// Compares the acknowledged adds with the values. A server that is not ours may have had keys
+    /// before, and other clients.
     fn account(&mut self, mode: Option<Durability>, keys: usize, stop: &StopFlag) -> anyhow::Result<AckAccount> {
         let (peer, acknowledged) = (self.peer, self.acknowledged);
         let mut account = AckAccount { peer, mode, keys, acknowledged, found: None };
@@ -262,20 +267,20 @@ impl Subject {
     }
 }
 
-/// Whether a directory is on a file system without a disk, where syncing does nothing.
+/// Returns true if a directory is on a file system without a disk, where a sync does nothing.
 #[cfg(target_os = "linux")]
 fn is_memory(dir: &Path) -> bool {
-    // The number by which the kernel knows tmpfs; its type is not the same on every machine.
+    // The kernel's number of tmpfs. The type of the field differs between machines.
     rustix::fs::statfs(dir).is_ok_and(|stat| stat.f_type == 0x0102_1994)
 }
 
-/// Nobody tells.
+/// Other systems have no such check.
 #[cfg(not(target_os = "linux"))]
 fn is_memory(_dir: &Path) -> bool {
     false
 }
 
-/// Makes the sketch that commands are about.
+/// Creates the sketch of the commands.
 fn begin(address: SocketAddr, words: &[&str], password: Option<&str>) -> anyhow::Result<()> {
     let mut client = RespClient::connect(&address.to_string(), password)?;
     let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();

@@ -1,4 +1,5 @@
-//! Private servers: started on free ports in a temporary directory, one core, and ended whatever happens.
+//! Starts private servers on free ports in a temporary directory, on one core, and ends them in
+//! every case.
 //!
 //! Invariants:
 //! - a server that is dropped has ended;
@@ -23,54 +24,54 @@ use super::crowd::now;
 use super::floor::READY_MARK as FLOOR_READY_MARK;
 use super::stop::StopFlag;
 
-/// How long a start may take: both begin with an empty directory.
+/// Most time for a start: both servers begin with an empty directory.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a server that has closed its connections may take to end.
+/// Most time for a server that has closed its connections to end.
 const END_TIME_MAX: Duration = Duration::from_millis(200);
 
-/// How often it is looked whether a server has come so far.
+/// Poll interval while a server starts or ends.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Most of a server's log that an error repeats.
+/// Most bytes of a server's log that an error repeats.
 const LOG_BYTES_MAX: usize = 2000;
 
-/// What Quipu says when it serves, before its address.
+/// Mark before the address in Quipu's output once it serves.
 const READY_MARK: &str = "resp://";
 
-/// What Redis says when it serves.
+/// Redis's line in its log once it serves.
 const REDIS_READY_MARK: &str = "Ready to accept connections";
 
-/// How often a server is started before somebody else having its port is an error.
+/// Attempts to start a server before a taken port is an error.
 const STARTS_MAX: usize = 5;
 
-/// What Redis says when that has happened.
+/// Redis's line in its log if the port is taken.
 const PORT_TAKEN: &str = "Address already in use";
 
 /// The program that is measured beside Quipu.
 const REDIS: &str = "redis-server";
 
-/// Which program.
+/// A program to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// This program.
     Quipu,
-    /// Redis, in the persistence mode that promises what Quipu's mode promises, or next below it.
+    /// Redis, in the persistence mode with the promise of Quipu's mode, or the next weaker one.
     Redis,
-    /// Nothing but sockets.
+    /// Sockets alone.
     Floor,
 }
 
-/// How a private server is started.
+/// The options of a private server.
 #[derive(Debug, Clone, Copy)]
 pub struct Start<'a> {
-    /// What an ack of it means.
+    /// The durability of its acks.
     pub mode: Durability,
-    /// What it will be asked for.
+    /// The command that it will receive.
     pub verb: Verb,
-    /// A module, if it is Redis.
+    /// A module, for Redis.
     pub redis_module: Option<&'a Path>,
-    /// Where it and the load run.
+    /// The cores of the server and the load.
     pub cores: Option<Cores>,
 }
 
@@ -85,16 +86,16 @@ impl Peer {
     }
 }
 
-/// A server that is ours alone.
+/// A private server.
 pub struct PeerServer {
     child: Child,
     log: PathBuf,
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
 }
 
 impl PeerServer {
-    /// Starts one in this directory and waits until it answers.
+    /// Starts a server in this directory and waits until it answers.
     pub fn start(peer: Peer, how: Start<'_>, dir: &Path, stop: &StopFlag) -> anyhow::Result<PeerServer> {
         let home = dir.join(peer.name());
         std::fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
@@ -120,7 +121,8 @@ impl PeerServer {
         }
         let log = home.join("log");
         let written = File::create(&log).with_context(|| format!("make {}", log.display()))?;
-        // In a group of its own: Ctrl-C on a terminal ends this program, which then ends the server.
+        // In a process group of its own: Ctrl-C on a terminal ends this program, which then ends
+        // the server.
         command.process_group(0).stdin(Stdio::null()).stderr(written.try_clone()?).stdout(written);
         let spawned = match how.cores {
             Some(cores) => cores.on_server_core(|| command.spawn()).context("move to a core")?,
@@ -130,15 +132,15 @@ impl PeerServer {
         Ok(PeerServer { child, log, address })
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Adds what the server said at its end, if it has ended, to an error that may come of that.
+    /// Adds the end of the log to an error if the server has ended, since that may be the cause.
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         let began = now();
-        // A process closes its connections a moment before it has ended.
+        // A process closes its connections shortly before it has ended.
         while began.elapsed() < END_TIME_MAX {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return anyhow!("{error:#}; the server has ended ({status}):\n{}", self.last_words());
@@ -156,7 +158,7 @@ impl PeerServer {
             let serves_at = match peer {
                 Peer::Quipu => address_in(&log, READY_MARK),
                 Peer::Floor => address_in(&log, FLOOR_READY_MARK),
-                // Not by asking it: who answers at this port could be another one.
+                // Not by a request: another server could answer at this port.
                 Peer::Redis => log.contains(REDIS_READY_MARK).then_some(self.address),
             };
             if let Some(address) = serves_at {
@@ -180,14 +182,14 @@ impl PeerServer {
 }
 
 impl Drop for PeerServer {
-    /// At once: what it has counted is thrown away anyhow.
+    /// At once: its counts are thrown away anyhow.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The version of Redis that would be started, or how to get one.
+/// The version of the installed Redis, or an error that says how to install it.
 pub fn redis_version() -> anyhow::Result<String> {
     let output = Command::new(REDIS).arg("--version").output().map_err(|error| not_started(Peer::Redis, &error))?;
     // Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=…
@@ -245,7 +247,7 @@ fn address_in(log: &str, mark: &str) -> Option<SocketAddr> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// A port that nobody had a moment ago.
+/// A port that was free just now.
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

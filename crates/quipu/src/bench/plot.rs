@@ -1,8 +1,11 @@
-//! A picture of the figures: time per operation against commands in flight, a panel for every mode and number of keys.
+//! Draws the figures as an SVG chart: time per operation over commands in flight, a panel per mode
+//! and number of keys.
 //!
-//! Both axes are logarithmic: equal ratios are equal distances, which is what the figures are about.
+//! Both axes are logarithmic: equal ratios are equal distances, and ratios are the point of the
+//! figures.
 //!
-//! What is shown is CPU time, since a load generator may be slower than the server. In `with_durability` the disk decides: there, and where no CPU time is known, it is the time that passed.
+//! The chart shows CPU time, since a load generator may be slower than the server. It shows elapsed
+//! time for `with_durability`, where the disk decides, and where no CPU time is known.
 
 use std::fmt::Write;
 
@@ -13,23 +16,23 @@ use super::measure::Measurement;
 use super::peers::Peer;
 use super::report::{grouped, rounded};
 
-/// A panel, in pixels, and what of it is around the axes.
+/// Size of a panel in pixels, and its margins.
 const PANEL: (f64, f64) = (440.0, 280.0);
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 46.0;
 
-/// The line above all panels.
+/// Height of the title above all panels.
 const HEAD: f64 = 34.0;
 
-/// How far a label stands from its point.
+/// Distance of a label from its point.
 const LABEL: f64 = 8.0;
 
-/// Room between an axis and the first and last point, for half a label.
+/// Distance between an axis and the first and last point: room for half a label.
 const INSET: f64 = 22.0;
 
-/// The picture, as SVG.
+/// The chart as SVG.
 pub fn plot(series: &[Series], title: &str) -> String {
     let modes = distinct(series.iter().map(|one| one.setting.mode));
     let keys = distinct(series.iter().map(|one| one.setting.keys));
@@ -54,7 +57,7 @@ pub fn plot(series: &[Series], title: &str) -> String {
 /// One pair of axes.
 struct Panel {
     title: String,
-    /// Server by server: commands in flight and microseconds.
+    /// By server: commands in flight and microseconds.
     lines: Vec<(Peer, Vec<(f64, f64)>)>,
 }
 
@@ -112,7 +115,8 @@ impl Panel {
         for (index, (peer, points)) in self.lines.iter().enumerate() {
             draw_line(*peer, points, &across, &up, svg);
             for point in points {
-                // Of several figures for one number of commands, the highest is labelled above and the others below.
+                // Of several figures for one number of commands, the highest is labelled above and
+                // the others below.
                 let highest = self
                     .lines
                     .iter()
@@ -140,7 +144,7 @@ fn draw_line(peer: Peer, points: &[(f64, f64)], across: &Axis, up: &Axis, svg: &
     }
 }
 
-/// Values on a logarithmic scale, between two places.
+/// Values on a logarithmic scale, between two coordinates.
 struct Axis {
     low: f64,
     high: f64,
@@ -148,7 +152,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// From the lowest to the highest of these values; none if there are none.
+    /// From the lowest to the highest of these values; `None` if there are none.
     fn new(values: impl Iterator<Item = f64>, ends: (f64, f64)) -> Option<Axis> {
         let (low, high) = values.fold((f64::MAX, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
         (low <= high).then_some(Axis { low, high, ends })
@@ -178,17 +182,17 @@ fn colour(peer: Peer) -> &'static str {
 
 fn text(svg: &mut String, at: (f64, f64), anchor: &str, style: &str, text: &str) {
     let (x, y) = at;
-    // What is written is ours: words and figures, nothing that would have to be escaped.
+    // All text is ours, words and figures: there is nothing to escape.
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {style}>{text}</text>");
 }
 
-/// A tick without the zeros behind it.
+/// A tick without trailing zeros.
 fn trimmed(tick: f64) -> String {
     let text = format!("{tick:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Each once, in the order in which they came.
+/// Each value once, in the order of its first occurrence.
 fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut kept = Vec::new();
     for value in values {

@@ -1,26 +1,31 @@
-//! Counts replies, cheaply, and notices the one that is not as it ought to be.
+//! Counts replies cheaply, and detects an unexpected one.
 //!
-//! In: bytes as they come from a socket, cut anywhere. Out: how many replies they complete.
+//! In: bytes as they come from a socket, cut anywhere. Out: the number of replies that they
+//! complete.
 //!
-//! Invariant: what is counted consists of marks (`:` or `$`), digits and line ends only, one mark per reply; or, of commands that are answered so, is a list of one number,
-//! one text or nil. An error, a nil where none belongs, or a server that speaks something else is never counted.
+//! Invariant: a counted reply has one of two forms.
+//! - One mark (`:` or `$`), digits and line ends only.
+//! - A list of one number, one text or nil, for the commands that reply so.
+//!
+//! An error, an unexpected nil, or a server that speaks another protocol never counts.
 
 use anyhow::anyhow;
 
 use super::commands::Verb;
 
-/// Bytes that are looked at together: sums of ones over so many fit a byte, which lets the compiler take sixteen or more at once.
+/// Bytes per inner loop. Sums of ones over a chunk fit a byte, which lets the compiler take sixteen
+/// or more bytes at once.
 const CHUNK_BYTES: usize = 255;
 
-/// Most that is shown of a reply that nobody expected.
+/// Most bytes of an unexpected reply that are shown.
 const SHOWN_BYTES_MAX: usize = 200;
 
-/// Replies to one pipeline.
+/// The replies to one pipeline.
 #[derive(Debug, Clone)]
 pub enum ReplyCounter {
-    /// Each has one mark and so many lines.
+    /// Each has one mark and a fixed number of lines.
     Plain(Plain),
-    /// Each is a list of one.
+    /// Each is a list of one element.
     Lists(Lists),
 }
 
@@ -38,11 +43,11 @@ pub struct Plain {
 pub struct Lists {
     whole: usize,
     next: Next,
-    /// Of the line that is not whole yet.
+    /// Bytes of the incomplete line.
     line: Vec<u8>,
 }
 
-/// What the next line is.
+/// The expected form of the next line.
 #[derive(Debug, Clone, Copy, Default)]
 enum Next {
     #[default]
@@ -52,7 +57,7 @@ enum Next {
 }
 
 impl ReplyCounter {
-    /// None yet.
+    /// A counter for the replies to a verb.
     pub fn to(verb: Verb) -> ReplyCounter {
         let (mark, lines_per_reply) = match verb {
             Verb::Incr | Verb::Pfadd => (b':', 1),
@@ -62,7 +67,7 @@ impl ReplyCounter {
         ReplyCounter::Plain(Plain { mark, lines_per_reply, lines: 0, marks: 0 })
     }
 
-    /// Takes what came; returns how many replies are whole since the last [`ReplyCounter::clear`].
+    /// Takes bytes; returns the number of whole replies since the last [`ReplyCounter::clear`].
     pub fn take(&mut self, bytes: &[u8]) -> anyhow::Result<usize> {
         match self {
             ReplyCounter::Plain(plain) => plain.take(bytes),
@@ -70,7 +75,7 @@ impl ReplyCounter {
         }
     }
 
-    /// Begins again.
+    /// Begins again at zero.
     pub fn clear(&mut self) {
         match self {
             ReplyCounter::Plain(plain) => (plain.lines, plain.marks) = (0, 0),
@@ -126,7 +131,7 @@ impl Plain {
     }
 }
 
-/// The line that has what no reply should have.
+/// The line with an unexpected byte, as an error.
 fn unexpected(bytes: &[u8], mark: u8) -> anyhow::Error {
     let strange = |line: &&[u8]| line.iter().any(|&byte| !byte.is_ascii_digit() && byte != b'\r' && byte != mark);
     let line = bytes.split(|&byte| byte == b'\n').find(strange).unwrap_or(bytes).trim_ascii_end();

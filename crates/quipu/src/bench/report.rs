@@ -1,4 +1,4 @@
-//! What `quipu bench` prints: tables for people, or one JSON document.
+//! Prints the results of `quipu bench`: tables for people, or one JSON document.
 
 use std::io::{self, Write};
 
@@ -8,22 +8,22 @@ use crate::args;
 use crate::json::Json;
 use crate::terminal;
 
-/// All that was found.
+/// All results of a bench.
 pub struct BenchReport {
     /// Every setting of every server.
     pub series: Vec<Series>,
-    /// What was acknowledged and what was there afterwards.
+    /// The acknowledged adds of each server, and the sums found afterwards.
     pub accounts: Vec<AckAccount>,
     /// The version of Redis, if it was measured.
     pub redis: Option<String>,
-    /// Whether server and load had a core each.
+    /// True if server and load had a core each.
     pub pinned: bool,
-    /// What the reader should know before he believes a figure.
+    /// Warnings to read before the figures.
     pub notes: Vec<String>,
 }
 
 impl BenchReport {
-    /// Tables.
+    /// Prints tables.
     pub fn print(&self, flags: &args::BenchArgs, out: &mut impl Write) -> io::Result<()> {
         let (connections, command) = (flags.connections, flags.command.name());
         writeln!(
@@ -61,7 +61,7 @@ impl BenchReport {
         Ok(())
     }
 
-    /// One document.
+    /// The results as one JSON document.
     pub fn json(&self, flags: &args::BenchArgs) -> Json {
         let measured = self.series.iter().map(series_json).collect();
         let accounts = self.accounts.iter().map(|account| {
@@ -152,7 +152,7 @@ fn described(setting: BenchSetting) -> [String; 3] {
     [mode, grouped(setting.keys as u64), setting.pipeline.to_string()]
 }
 
-/// Three figures that count, however large it is.
+/// At least three significant digits of a value from 1 on; three decimals below 1.
 pub fn rounded(value: f64) -> String {
     match value {
         value if value >= 100.0 => grouped(value.round() as u64),
@@ -162,7 +162,7 @@ pub fn rounded(value: f64) -> String {
     }
 }
 
-/// With a comma between thousands.
+/// A number with a comma between thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP, as an error that whoever works comes across: servers are ended and directories removed on the way out.
+//! Turns SIGINT, SIGTERM and SIGHUP into an error at the next check, so that servers and
+//! directories are cleaned up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +8,12 @@ use std::thread;
 use anyhow::{Context, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Whether somebody has asked for an end.
+/// A flag that a signal sets.
 #[derive(Clone)]
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// Listens from now on, on a thread of its own.
+    /// Listens for signals from now on, on a thread of its own.
     pub fn listen() -> anyhow::Result<StopFlag> {
         let is_requested = Arc::new(AtomicBool::new(false));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
@@ -31,7 +32,7 @@ impl StopFlag {
         Ok(StopFlag(is_requested))
     }
 
-    /// An error once it was asked for.
+    /// An error once a signal has come.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.0.load(Ordering::Relaxed) {
             bail!("interrupted");

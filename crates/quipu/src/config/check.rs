@@ -1,4 +1,5 @@
-//! `quipu config check`: the effective configuration, what was said at run time included, and every mistake with its line.
+//! `quipu config check`: prints the effective configuration, run-time settings included, and every
+//! mistake with its line.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,7 +19,8 @@ use crate::terminal::{self, table};
 pub fn check(flags: &ServeArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut effective = EffectiveConfig::resolve(flags);
     let data = effective.configuration.engine.data.clone();
-    // A directory without a journal, or none at all, has nothing to say; one that cannot be read is no mistake of the configuration.
+    // A directory without a journal, or a missing one, has no run-time settings. An unreadable one
+    // is no mistake of the configuration.
     let unread = match has_journal(&data) {
         true => match read_runtime_settings(&data) {
             Ok(puts) => {
@@ -50,18 +52,18 @@ pub fn check(flags: &ServeArgs, out: &mut impl Write) -> anyhow::Result<ExitCode
     Ok(ExitCode::FAILURE)
 }
 
-/// Whether there is a journal.
+/// Returns true if the directory has a journal.
 fn has_journal(data: &Path) -> bool {
     data.join(CONTROL_FILE).exists()
 }
 
-/// What was said of namespaces at run time, by a server that may be running.
+/// The run-time settings of namespaces, in the directory of a server that may be running.
 fn read_runtime_settings(data: &Path) -> anyhow::Result<RuntimeSettingsMap> {
     let read_namespaces = || runtime_settings(&ReadOnlyDisk, data, &mut || SystemLedger::open_read_only(data));
     offline_read::read("look at", data, read_namespaces, |_| false)
 }
 
-/// Tells every mistake on stderr.
+/// Prints every mistake on stderr.
 pub fn print_mistakes(effective: &EffectiveConfig) {
     for mistake in &effective.mistakes {
         eprintln!("{mistake}");

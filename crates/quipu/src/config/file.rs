@@ -1,6 +1,7 @@
-//! The configuration file: TOML, read with the line of everything in it.
+//! Reads the configuration file: TOML, with the line of every value.
 //!
-//! In: the text of a file. Out: changes to a configuration, and a mistake for everything that is wrong, never just the first.
+//! In: the text of a file. Out: changes to a configuration, and every mistake in the file, never
+//! just the first.
 
 use std::path::Path;
 
@@ -10,10 +11,10 @@ use toml::de::{DeTable, DeValue};
 use super::settings::SETTINGS;
 use super::{EffectiveConfig, Mistake, NAMESPACE_KEYS, NAMESPACES_MAX, Origin};
 
-/// A mistyped key is close to a known one if so many letters differ.
+/// Most differing letters between a mistyped key and the suggested one.
 const TYPO_LETTERS_MAX: usize = 2;
 
-/// Reads a file into what is in force.
+/// Reads a file into the effective configuration.
 pub fn read(path: &Path, text: &str, effective: &mut EffectiveConfig) {
     let mut reader = Reader { path, text, effective };
     let (root, errors) = DeTable::parse_recoverable(text);
@@ -120,7 +121,7 @@ impl Reader<'_> {
     }
 }
 
-/// A value as it would be given to a flag; if its type is wrong, what it is instead.
+/// A value as text for a flag. If its type is wrong: the name of that type.
 fn value_text(form: ValueForm, value: &DeValue<'_>) -> Result<String, String> {
     match (form, value) {
         (form, DeValue::String(text)) if form.takes_text() => Ok(text.as_ref().to_owned()),
@@ -148,7 +149,7 @@ pub fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> String {
     }
 }
 
-/// How many letters must be changed, added or left out to make one word of the other.
+/// Edit distance: the number of letters to change, add or remove.
 fn letters_different(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,10 +1,14 @@
-//! The configuration: a file, variables and flags become what is in force, or a list of all that is wrong.
+//! Resolves the configuration: a file, variables and flags become the effective settings, or a list
+//! of all mistakes.
 //!
-//! In: what was given, as text. Out: [`EffectiveConfig`], which `serve` uses only if it has no mistakes and `config check` prints.
+//! In: settings as text. Out: [`EffectiveConfig`]. `serve` uses it only without mistakes;
+//! `config check` prints it.
 //!
 //! Invariants:
-//! - a flag goes before a variable, a variable before the file, the file before the default;
-//! - every mistake is found and told with its line, also in a value that another source overrides; nothing starts with one.
+//! - a flag overrides a variable, a variable the file, the file the default;
+//! - every mistake is found and reported with its line, also in a value that another source
+//!   overrides;
+//! - nothing starts with a mistake.
 
 pub mod check;
 mod file;
@@ -31,29 +35,32 @@ use crate::args::ServeArgs;
 use crate::backends::StoreUrl;
 use crate::log::LogFormat;
 
-/// Where data goes unless told otherwise.
+/// Default data directory.
 pub const DATA_DEFAULT: &str = "./quipu-data";
 
-/// Longest configuration file that is read: room for ten thousand namespaces, not for a disk image named by mistake.
+/// Longest configuration file that is read: room for ten thousand namespaces, not for a disk image
+/// named by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What engine and server are started with.
+/// The options of engine and server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     pub engine: quipu_engine::Options,
     pub server: quipu_server::Options,
     pub log: LogFormat,
-    /// The store that this node shares counters on.
+    /// The shared store of this node.
     pub store: Option<StoreUrl>,
-    /// What people call this node; none: its host and port.
+    /// The display name of this node; none: its host and port.
     pub node_name: Option<String>,
-    /// What a namespace has that does not say otherwise; as a number it is in the engine's options once everything was read.
+    /// Default number of shards of a namespace. The engine's options get it once all sources are
+    /// read.
     shards: ShardCount,
     /// By name; likewise.
     namespaces: BTreeMap<String, Namespace>,
 }
 
-/// A server has a limit unless it is told otherwise: some twenty million counters, and room for other programs on a small machine.
+/// Default memory limit: some twenty million counters, and room for other programs on a small
+/// machine.
 const MEMORY_DEFAULT: u64 = 2 << 30;
 
 impl Default for ServerConfig {
@@ -66,7 +73,7 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Tells the engine of namespaces and shards, once everything was read.
+    /// Passes namespaces and shards to the engine's options, once all sources are read.
     fn fill_in_namespaces(&mut self) {
         let each = self.namespaces.iter().map(|(name, namespace)| (name.as_bytes().into(), namespace.clone()));
         self.engine.namespaces = each.collect();
@@ -74,7 +81,7 @@ impl ServerConfig {
     }
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     Default,
@@ -96,7 +103,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Something that keeps the server from starting.
+/// A mistake that keeps the server from starting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mistake {
     pub origin: Origin,
@@ -109,7 +116,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// A setting given by flag or variable, not yet checked.
+/// A setting from a flag or variable, not yet checked.
 #[derive(Debug, Clone)]
 pub struct RawSetting {
     pub setting: &'static Setting,
@@ -117,18 +124,18 @@ pub struct RawSetting {
     pub origin: Origin,
 }
 
-/// What is in force, why, and what is wrong.
+/// The effective settings, their sources, and all mistakes.
 #[derive(Debug, Default)]
 pub struct EffectiveConfig {
     pub configuration: ServerConfig,
-    /// In the order in which they stand, the file's first.
+    /// In the order of their places, the file's first.
     pub mistakes: Vec<Mistake>,
-    /// By key; a setting that is not here has its default.
+    /// By key; a setting without an entry has its default.
     origins: BTreeMap<String, Origin>,
 }
 
 impl EffectiveConfig {
-    /// Puts everything that was given in force, in order.
+    /// Applies all sources, in order of precedence.
     pub fn resolve(flags: &ServeArgs) -> EffectiveConfig {
         let mut effective = EffectiveConfig::default();
         if let Some(path) = &flags.config {
@@ -150,12 +157,13 @@ impl EffectiveConfig {
         effective
     }
 
-    /// Takes what was said at run time, which goes before all else; to be shown, since an engine finds it for itself.
+    /// Applies run-time settings, which override all other sources. For display only: an engine
+    /// reads them by itself.
     pub fn apply_runtime_settings(&mut self, puts: &RuntimeSettingsMap) {
         let shared = self.configuration.store.is_some();
         for (name, put) in puts {
             let name = name.escape_ascii().to_string();
-            // As an engine refuses them.
+            // An engine refuses the same conflicts.
             for conflict in put.settings.conflicts(shared) {
                 let text = format!("in [namespace.{name}]: {conflict}");
                 self.mistakes.push(Mistake { origin: Origin::RunTime(put.changed_at), text });
@@ -168,7 +176,7 @@ impl EffectiveConfig {
         }
     }
 
-    /// Every setting and namespace with its value and where that came from.
+    /// Every setting and namespace with its value and origin.
     pub fn lines(&self) -> Vec<(String, String, Origin)> {
         let settings = SETTINGS.iter().map(|setting| {
             let origin = self.origin(setting.key);
@@ -180,7 +188,7 @@ impl EffectiveConfig {
         settings.chain(namespaces).collect()
     }
 
-    /// What a namespace says, or has from the server where it says nothing.
+    /// The setting of a namespace, or the server's where the namespace has none.
     fn namespace_line(
         &self,
         name: &str,
@@ -197,7 +205,7 @@ impl EffectiveConfig {
         }
     }
 
-    /// Where all that a namespace may have came from, for those who ask a running server.
+    /// The origin of every namespace setting, for requests to a running server.
     fn origins(&self) -> quipu_server::Origins {
         let mut origins = quipu_server::Origins::default();
         for key in NAMESPACE_KEYS {
@@ -250,7 +258,7 @@ impl EffectiveConfig {
         self.mistakes.push(Mistake { origin, text: format!("unknown variable{hint}") });
     }
 
-    /// Rules about several settings together.
+    /// Checks the rules about several settings together.
     fn check_whole(&mut self) {
         self.check_times();
         self.check_namespaces();
@@ -262,7 +270,7 @@ impl EffectiveConfig {
         if lease + retire_after + audit_every <= grace / 2 {
             return;
         }
-        // The line that was written, if one was.
+        // The line of the first of these settings with an origin.
         let keys = ["grace", "lease", "retire_after", "audit_every"];
         let origin = keys.iter().find_map(|key| self.origins.get(*key).cloned()).unwrap_or(Origin::Default);
         let text = "grace: lease, retire_after and audit_every together must not be more than half of it".to_owned();
@@ -272,7 +280,7 @@ impl EffectiveConfig {
     fn check_namespaces(&mut self) {
         for (name, namespace) in &self.configuration.namespaces {
             for conflict in namespace.conflicts(self.configuration.store.is_some()) {
-                // It begins with the key that cannot be there.
+                // The text begins with the key that is not allowed.
                 let key = conflict.split(':').next().unwrap_or_default();
                 let origin = self.origin(&format!("namespace.{name}.{key}"));
                 self.mistakes.push(Mistake { origin, text: format!("in [namespace.{name}]: {conflict}") });
@@ -308,7 +316,7 @@ fn namespace_key(name: &str, key: &NamespaceKey) -> String {
 fn read_file(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let mut text = String::new();
-    // One byte more than may be there: a pipe or a device does not say how long it is.
+    // One byte more than allowed: a pipe or a device has no length.
     let read = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
     let bytes = read.map_err(|e| format!("cannot read {shown}: {e}"))? as u64;
     if bytes > FILE_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! `docs/configuration.md`, from the tables of settings.
+//! Prints `docs/configuration.md` from the tables of settings.
 
 use std::fmt::Write;
 
@@ -11,13 +11,17 @@ const HEAD: &str = "\
 
 This page is printed from the code: `quipu docs configuration > docs/configuration.md`.
 
-`quipu serve --config quipu.toml` reads a file; every setting of the server is also a flag and a variable. A flag goes before a variable, a variable before the file, the
-file before the default. A variable that begins with `QUIPU_` and is no setting is a mistake; those by which Kubernetes describes services are ignored.
-Nothing starts with a mistake: `serve` and `config check` tell every one, with its line. `quipu config check` prints what is in force and where each value came from.
+`quipu serve --config quipu.toml` reads a file. Every server setting is a key of that file, a flag
+and an environment variable. A flag overrides a variable, a variable the file, the file the default.
+
+- A variable that begins with `QUIPU_` and is no setting is a mistake. The server ignores the
+  variables with which Kubernetes describes services.
+- Nothing starts with a mistake: `serve` and `config check` report every mistake with its line.
+- `quipu config check` prints the effective value of each setting and its origin.
 
 ## `[server]`
 
-| key | flag | variable | default | what it is |
+| key | flag | variable | default | meaning |
 |---|---|---|---|---|
 ";
 
@@ -27,8 +31,8 @@ pub fn page() -> String {
     for setting in SETTINGS {
         let (key, flag, variable) = (setting.key, setting.flag(), setting.variable());
         let default = match setting.key {
-            // Those are what the machine has.
-            "workers" => "as many as there are cores".to_owned(),
+            // This default depends on the machine.
+            "workers" => "the number of cores".to_owned(),
             _ => setting.default_text().map_or_else(|| "none".to_owned(), |text| format!("`{text}`")),
         };
         let _ = writeln!(page, "| `{key}` | `--{flag}` | `{variable}` | {default} | {} |", setting.help);
@@ -37,11 +41,15 @@ pub fn page() -> String {
         page,
         "\n## `[namespace.<name>]`
 
-The namespace of a counter is the part of its name before the first `:`; names without one are in `default`. What a namespace leaves open is as the server says, or
-the default. The same keys are set at run time with `PUT /v1/namespaces/<name>`, and shown with `GET /v1/namespaces/<name>` and `GET /v1/namespaces`, each with where it
-came from. A name has at most {NAMESPACE_BYTES_MAX} bytes; a file may say something of {NAMESPACES_MAX} namespaces, and as much may be said at run time.
+The namespace of a counter is the part of its name before the first `:`; names without one are in
+`default`. A key that a namespace does not set has the server's value, or else the default.
 
-| key | JSON and TOML | default | what it is |
+- `PUT /v1/namespaces/<name>` sets the same keys at run time.
+- `GET /v1/namespaces/<name>` and `GET /v1/namespaces` show each value with its origin.
+- A name has at most {NAMESPACE_BYTES_MAX} bytes. A file may configure up to {NAMESPACES_MAX} namespaces,
+  and the run-time settings up to {NAMESPACES_MAX} more.
+
+| key | JSON and TOML | default | meaning |
 |---|---|---|---|
 "
     );
@@ -59,9 +67,13 @@ came from. A name has at most {NAMESPACE_BYTES_MAX} bytes; a file may say someth
 }
 
 const TAIL: &str = "
-What is put at run time goes before the file, for the keys that it names. A `PUT` replaces all that was put of that namespace before: a key that it leaves out, or that is `null`, is
-as the file says again, and `{}` takes everything back. It is in force, and durable, when it is answered; with a mistake in it, all are named and nothing is changed. It outlives restarts,
-and `FLUSHALL`.
+A run-time setting overrides the file, for the keys that it names.
+
+- A `PUT` replaces all earlier run-time settings of its namespace. A key that it leaves out, or sets
+  to `null`, has the file's value again; `{}` removes all run-time settings.
+- The settings are in force and durable before the reply.
+- After a mistake the reply names every mistake, and nothing changes.
+- Run-time settings outlive restarts and `FLUSHALL`.
 
 ```sh
 curl -X PUT localhost:7380/v1/namespaces/views -d '{\"durability\": \"relaxed\", \"ttl\": \"24h\"}'

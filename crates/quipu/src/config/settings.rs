@@ -1,8 +1,11 @@
-//! The settings of a server, one line each: the key, what it takes, what it changes.
+//! Defines the settings of a server, one table entry each: the key, the form of its value, the
+//! option it sets.
 //!
-//! Key, flag and variable are one name in three spellings: `limits.bulk_bytes`, `--limits-bulk-bytes`, `QUIPU_LIMITS_BULK_BYTES`.
+//! Key, flag and variable are one name in three spellings: `limits.bulk_bytes`,
+//! `--limits-bulk-bytes`, `QUIPU_LIMITS_BULK_BYTES`.
 //!
-//! Not here: which of several sources counts (`config`), defaults (the options of engine and server have theirs).
+//! Not here: the precedence of the sources (`config`), defaults (the options of engine and server
+//! have theirs).
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -18,19 +21,20 @@ use super::ServerConfig;
 use super::quantity::{read_bytes, read_duration, read_timeout, show_bytes, show_duration, show_timeout};
 use crate::backends::StoreUrl;
 
-/// What stands for a secret wherever a configuration is shown.
+/// Stands for a secret wherever a configuration is shown.
 const SECRET: &str = "***";
 
-/// Most workers. There is no use for more than there are cores; this is more than any machine has, and few enough to start.
+/// Most workers. More workers than cores are useless; this is more cores than any machine has, and
+/// few enough to start.
 const WORKERS_MAX: usize = 1024;
 
-/// Least memory: what a server needs beside its counters.
+/// Least memory: the need of a server beside its counters.
 const MEMORY_BYTES_MIN: u64 = 16_000_000;
 
 /// Least disk: a few segments, the reserve for a seal, and a small ledger.
 const DISK_BYTES_MIN: u64 = 64_000_000;
 
-/// Shortest and longest time in which nodes miss, retire and remember each other: a network's worst pause, and a year.
+/// Shortest and longest lease, retirement and grace of nodes: a network's worst pause, and a year.
 const SHARING_TIME_MIN: Duration = Duration::from_secs(1);
 const SHARING_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
@@ -38,28 +42,28 @@ const SHARING_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 pub struct Setting {
     /// Its key in `[server]`.
     pub key: &'static str,
-    /// How its value is written.
+    /// The form of its value.
     pub form: ValueForm,
-    /// What it is, for `--help`.
+    /// Its help text.
     pub help: &'static str,
-    /// Puts a value in force, or says what is wrong with it.
+    /// Sets a value, or returns an error for an invalid one.
     pub take: fn(&mut ServerConfig, &str) -> Result<(), String>,
-    /// The value in force, as it would be written.
+    /// The effective value, in the form of the file.
     pub show: fn(&ServerConfig) -> String,
 }
 
 impl Setting {
-    /// As a flag, without the dashes in front.
+    /// Its flag, without the dashes in front.
     pub fn flag(&self) -> String {
         self.key.replace(['.', '_'], "-")
     }
 
-    /// As a variable.
+    /// Its environment variable.
     pub fn variable(&self) -> String {
         format!("QUIPU_{}", self.key.replace('.', "_").to_uppercase())
     }
 
-    /// The default, for `--help`; none where it is nothing.
+    /// The default, for `--help`; `None` if that is empty.
     pub fn default_text(&self) -> Option<String> {
         Some((self.show)(&ServerConfig::default())).filter(|text| !text.is_empty())
     }
@@ -71,12 +75,12 @@ impl std::fmt::Debug for Setting {
     }
 }
 
-/// All of them, in the order in which `--help` and `config check` show them.
+/// All settings, in the order of `--help` and `config check`.
 pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "data",
         form: ValueForm::Text,
-        help: "The data directory; made if it does not exist",
+        help: "Data directory; created if missing",
         take: |c, text| {
             if text.is_empty() {
                 return Err("the data directory has no name".to_owned());
@@ -88,14 +92,14 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "resp",
         form: ValueForm::Text,
-        help: "Where Redis clients connect",
+        help: "Listen address for Redis clients (RESP), as IP:port",
         take: |c, text| assign(&mut c.server.resp, read_address(text)),
         show: |c| c.server.resp.to_string(),
     },
     Setting {
         key: "http",
         form: ValueForm::Text,
-        help: "Where HTTP is served, or off",
+        help: "Listen address for HTTP, as IP:port, or off",
         take: |c, text| {
             let http = if text == "off" { Ok(None) } else { read_address(text).map(Some) };
             assign(&mut c.server.http, http)
@@ -105,21 +109,21 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "http_hosts",
         form: ValueForm::Text,
-        help: "Names under which HTTP is served without a password, with commas between them; `localhost` and IP addresses always are",
+        help: "Host names accepted over HTTP without a password, separated by commas; `localhost` and IP addresses need no entry",
         take: |c, text| assign(&mut c.server.http_hosts, HttpHosts::parse(text).map_err(|error| error.to_string())),
         show: |c| c.server.http_hosts.to_string(),
     },
     Setting {
         key: "durability",
         form: ValueForm::Text,
-        help: "What an ack means: durable (synced to disk), relaxed (handed to the OS), memory",
+        help: "Meaning of an acknowledgement: durable (synced to disk), relaxed (handed to the OS), memory (applied in memory)",
         take: |c, text| assign(&mut c.engine.durability, text.parse().map_err(|e| format!("{e}"))),
         show: |c| c.engine.durability.to_string(),
     },
     Setting {
         key: "workers",
         form: ValueForm::Number,
-        help: "Threads that serve connections",
+        help: "Number of threads that serve connections",
         take: |c, text| {
             let workers = read_count(text)?;
             if workers > WORKERS_MAX {
@@ -132,7 +136,7 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "password",
         form: ValueForm::Text,
-        help: "What clients must give to AUTH; better given by variable or file, which other users do not see",
+        help: "Password that clients send (RESP: AUTH; HTTP: bearer token). A variable or the file hides it from other users",
         take: |c, text| {
             let password = Password::new(text.as_bytes()).map_err(|e| e.to_string());
             assign(&mut c.server.password, password.map(Some))
@@ -142,21 +146,21 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "log",
         form: ValueForm::Text,
-        help: "How the server says on stderr what happens to it: text, or json, an object a line, which then also has what is on stdout otherwise",
+        help: "Log format on stderr: text, or json (one object per line, including the messages that text mode writes to stdout)",
         take: |c, text| assign(&mut c.log, text.parse()),
         show: |c| c.log.name().to_owned(),
     },
     Setting {
         key: "insecure",
         form: ValueForm::Switch,
-        help: "Allow an address that other machines can reach without a password",
+        help: "Permission for a listen address that other machines can reach without a password",
         take: |c, text| assign(&mut c.server.insecure, read_switch(text)),
         show: |c| c.server.insecure.to_string(),
     },
     Setting {
         key: "segment_bytes",
         form: ValueForm::Size,
-        help: "Length of a journal segment",
+        help: "Size of a journal segment",
         take: |c, text| {
             let bytes = read_bytes(text)?;
             if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes) {
@@ -170,56 +174,56 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "relaxed_window",
         form: ValueForm::Time,
-        help: "Relaxed namespaces are synced at least this often",
+        help: "Longest time between syncs of relaxed namespaces",
         take: |c, text| assign(&mut c.engine.relaxed_window, read_nonzero(text)),
         show: |c| show_duration(c.engine.relaxed_window),
     },
     Setting {
         key: "journal_bytes_max",
         form: ValueForm::Size,
-        help: "The journal is cut when it has grown by this much",
+        help: "Growth of the journal that triggers a seal and a cut",
         take: |c, text| assign(&mut c.engine.journal_bytes_max, read_size(text)),
         show: |c| show_bytes(c.engine.journal_bytes_max),
     },
     Setting {
         key: "pending_bytes_max",
         form: ValueForm::Size,
-        help: "Writes are refused while this much waits for the disk",
+        help: "Limit of bytes that wait for the disk; beyond it, the server refuses writes",
         take: |c, text| assign(&mut c.engine.pending_bytes_max, read_size(text)),
         show: |c| show_bytes(c.engine.pending_bytes_max),
     },
     Setting {
         key: "seal_every",
         form: ValueForm::Time,
-        help: "What has changed is sealed at least this often; so old a memory namespace may be after a crash",
+        help: "Longest time from a change to its seal, and greatest age of a memory namespace after a crash",
         take: |c, text| assign(&mut c.engine.seal_every, read_nonzero(text)),
         show: |c| show_duration(c.engine.seal_every),
     },
     Setting {
         key: "token_window",
         form: ValueForm::Time,
-        help: "A mutation with a token can be retried for this long",
+        help: "Time in which a mutation with a token can be retried",
         take: |c, text| assign(&mut c.engine.token_window, read_token_window(text)),
         show: |c| show_duration(c.engine.token_window),
     },
     Setting {
         key: "tokens_max",
         form: ValueForm::Number,
-        help: "Tokens that are remembered, about 100 bytes each, within an eighth of max_memory; beyond it, new ones are refused",
+        help: "Limit of remembered tokens: about 100 bytes each, at most an eighth of max_memory in all. Beyond it, the server refuses new ones",
         take: |c, text| assign(&mut c.engine.tokens_max, read_count(text)),
         show: |c| c.engine.tokens_max.to_string(),
     },
     Setting {
         key: "producers_max",
         form: ValueForm::Number,
-        help: "Producers of sequences (SEQ) that are remembered, for good; beyond it, new ones are refused",
+        help: "Limit of producers of sequences (SEQ), which are never forgotten; beyond it, the server refuses new ones",
         take: |c, text| assign(&mut c.engine.producers_max, read_count(text)),
         show: |c| c.engine.producers_max.to_string(),
     },
     Setting {
         key: "max_memory",
         form: ValueForm::Size,
-        help: "Memory for counters; those not used lately rest on disk. Or off",
+        help: "Memory limit for counters, or off; counters without recent use stay on disk only",
         take: |c, text| {
             let bytes = read_bytes_or_off(text)?;
             if bytes.is_some_and(|bytes| bytes < MEMORY_BYTES_MIN) {
@@ -232,7 +236,7 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "max_disk",
         form: ValueForm::Size,
-        help: "Disk space for journal and ledger, less what a seal or merge under way needs; beyond it, writes are refused. Or off",
+        help: "Disk limit for journal and ledger, or off; a running seal or merge may exceed it. Beyond it, the server refuses writes",
         take: |c, text| {
             let bytes = read_bytes_or_off(text)?;
             if bytes.is_some_and(|bytes| bytes < DISK_BYTES_MIN) {
@@ -245,7 +249,7 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "store",
         form: ValueForm::Text,
-        help: "The store on which nodes share counters, as a URL: redis://host:port, redis-cluster://host:port,host:port, postgres://user@host/database. Or off",
+        help: "URL of the shared store, or off: redis://host:port, redis-cluster://host:port,host:port, postgres://user@host/database",
         take: |c, text| {
             let store = if text == "off" { Ok(None) } else { StoreUrl::new(text).map(Some) };
             assign(&mut c.store, store.map_err(|error| format!("{error:#}")))
@@ -255,77 +259,77 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "node_name",
         form: ValueForm::Text,
-        help: "Name of this node in lists of writers, up to 64 printable bytes; host name and RESP port if none is given",
+        help: "Name of this node in lists of writers, up to 64 printable bytes; without it, host name and RESP port",
         take: |c, text| assign(&mut c.node_name, read_node_name(text).map(Some)),
         show: |c| c.node_name.clone().unwrap_or_default(),
     },
     Setting {
         key: "settle_every",
         form: ValueForm::Time,
-        help: "With a shared store: what has changed is put there this long after",
+        help: "With a shared store: time from a counter's change to its put",
         take: |c, text| assign(&mut c.engine.sharing.settle_every, read_settle_every(text)),
         show: |c| show_duration(c.engine.sharing.settle_every),
     },
     Setting {
         key: "freshness",
         form: ValueForm::Time,
-        help: "With a shared store: what is known of other nodes may be this old when a counter is read",
+        help: "With a shared store: greatest age of other nodes' values in a reading",
         take: |c, text| assign(&mut c.engine.sharing.freshness, read_freshness(text)),
         show: |c| show_duration(c.engine.sharing.freshness),
     },
     Setting {
         key: "store_secret",
         form: ValueForm::Text,
-        help: "With a shared store: what sketches of our own form, frequencies and lists hash by, the same on all nodes; whoever does not know it cannot pick items that spoil them. Better given by variable or file",
+        help: "With a shared store: secret that uniques of Quipu's form, frequencies and top lists hash items with. Must be equal on all nodes. It keeps clients from choosing items that spoil a sketch. A variable or the file hides it from other users",
         take: |c, text| assign(&mut c.engine.sharing.secret, Ok(Secret(text.to_owned()))),
         show: |c| if c.engine.sharing.secret.0.is_empty() { String::new() } else { SECRET.to_owned() },
     },
     Setting {
         key: "shards",
         form: ValueForm::NumberOrAuto,
-        help: "With a shared store: cells that a counter has there for each writer, or auto",
+        help: "With a shared store: number of cells per counter and writer, or auto",
         take: |c, text| assign(&mut c.shards, read_shards(text)),
         show: |c| show_shards(c.shards),
     },
     Setting {
         key: "pick",
         form: ValueForm::Text,
-        help: "With several such cells: which one an add goes to: writer (always the same), random, hash (of the SHARDKEY of the command), time (the second)",
+        help: "With several cells per writer: cell of an add, by writer (always the same), random, hash (of the command's SHARDKEY) or time (current second)",
         take: |c, text| assign(&mut c.engine.sharing.pick, read_pick(text)),
         show: |c| show_pick(c.engine.sharing.pick).to_owned(),
     },
     Setting {
         key: "lease",
         form: ValueForm::Time,
-        help: "With a shared store: a node tells it several times in this long that it is there",
+        help: "With a shared store: length of a node's lease; the node renews it several times within that length. Must be equal on all nodes",
         take: |c, text| assign(&mut c.engine.sharing.lease, read_sharing_time(text)),
         show: |c| show_duration(c.engine.sharing.lease),
     },
     Setting {
         key: "retire_after",
         form: ValueForm::Time,
-        help: "With a shared store: a node that has not told for this long after its lease is retired by the others",
+        help: "With a shared store: time from the end of a node's lease until other nodes retire it. Must be equal on all nodes",
         take: |c, text| assign(&mut c.engine.sharing.retire_after, read_sharing_time(text)),
         show: |c| show_duration(c.engine.sharing.retire_after),
     },
     Setting {
         key: "grace",
         form: ValueForm::Time,
-        help: "With a shared store: what a retired node still had under way, or brings when it comes back, is told apart for this long; the same on all nodes",
+        help: "With a shared store: time for which a retired node's late writes, in flight or after its return, are still recognised. Must be equal on all nodes",
         take: |c, text| assign(&mut c.engine.sharing.grace, read_sharing_time(text)),
         show: |c| show_duration(c.engine.sharing.grace),
     },
     Setting {
         key: "audit_every",
         form: ValueForm::Time,
-        help: "With a shared store: all that this node has put there is compared with it this often",
+        help: "With a shared store: interval between audits of this node's cells against the store",
         take: |c, text| assign(&mut c.engine.sharing.audit_every, read_sharing_time(text)),
         show: |c| show_duration(c.engine.sharing.audit_every),
     },
     Setting {
         key: "limits.connections",
         form: ValueForm::Number,
-        help: "Connections at once",
+        help: "Limit of simultaneous RESP connections",
         take: |c, text| assign(&mut c.server.limits.connections_max, read_count(text)),
         show: |c| c.server.limits.connections_max.to_string(),
     },
@@ -346,21 +350,21 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "limits.frame_bytes",
         form: ValueForm::Size,
-        help: "Longest command in all",
+        help: "Longest command, all arguments included",
         take: |c, text| assign(&mut c.server.limits.frame.frame_bytes_max, read_size(text)),
         show: |c| show_bytes(u64::from(c.server.limits.frame.frame_bytes_max)),
     },
     Setting {
         key: "limits.inline_bytes",
         form: ValueForm::Size,
-        help: "Longest command typed by hand",
+        help: "Longest inline command, as typed by hand",
         take: |c, text| assign(&mut c.server.limits.frame.inline_bytes_max, read_size(text)),
         show: |c| show_bytes(c.server.limits.frame.inline_bytes_max as u64),
     },
     Setting {
         key: "limits.output_bytes",
         form: ValueForm::Size,
-        help: "Most output held for one connection before it is sent",
+        help: "Most output buffered for one connection before it is sent",
         take: |c, text| assign(&mut c.server.limits.output_bytes_max, read_size(text)),
         show: |c| show_bytes(c.server.limits.output_bytes_max as u64),
     },
@@ -388,7 +392,7 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "limits.idle_timeout",
         form: ValueForm::Time,
-        help: "A connection without a command for this long is closed, or off",
+        help: "Time without a command after which the server closes a connection, or off",
         take: |c, text| {
             let timeout = read_timeout(text)?;
             if timeout.is_some_and(|timeout| timeout.subsec_nanos() != 0) {
@@ -401,28 +405,28 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "limits.partial_timeout",
         form: ValueForm::Time,
-        help: "A command must arrive whole within this time",
+        help: "Longest time from the first byte of a command to its last",
         take: |c, text| assign(&mut c.server.limits.partial_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.partial_time_max),
     },
     Setting {
         key: "limits.write_timeout",
         form: ValueForm::Time,
-        help: "A client that does not read for this long is closed",
+        help: "Time without a read by the client after which the server closes its connection",
         take: |c, text| assign(&mut c.server.limits.write_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.write_time_max),
     },
     Setting {
         key: "limits.drain_timeout",
         form: ValueForm::Time,
-        help: "How long a stop waits for replies under way",
+        help: "Longest wait of a stop for replies in flight",
         take: |c, text| assign(&mut c.server.limits.drain_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.drain_time_max),
     },
     Setting {
         key: "limits.http_connections",
         form: ValueForm::Number,
-        help: "HTTP connections at once",
+        help: "Limit of simultaneous HTTP connections",
         take: |c, text| {
             // As many as a number of RESP connections can be, which no machine reaches.
             let count = read_count::<u32>(text)?;
@@ -433,21 +437,21 @@ pub static SETTINGS: &[Setting] = &[
     Setting {
         key: "limits.http_header_timeout",
         form: ValueForm::Time,
-        help: "The headers of an HTTP request must arrive within this time",
+        help: "Longest time for the headers of an HTTP request to arrive",
         take: |c, text| assign(&mut c.server.limits.http_header_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.http_header_time_max),
     },
     Setting {
         key: "limits.http_body_timeout",
         form: ValueForm::Time,
-        help: "The body of an HTTP request must arrive within this time",
+        help: "Longest time for the body of an HTTP request to arrive",
         take: |c, text| assign(&mut c.server.limits.http_body_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.http_body_time_max),
     },
     Setting {
         key: "limits.http_idle_timeout",
         form: ValueForm::Time,
-        help: "An HTTP connection is kept for this long without a request",
+        help: "Time without a request after which the server closes an HTTP connection",
         take: |c, text| assign(&mut c.server.limits.http_idle_time_max, read_nonzero(text)),
         show: |c| show_duration(c.server.limits.http_idle_time_max),
     },
@@ -472,20 +476,20 @@ fn read_address(text: &str) -> Result<std::net::SocketAddr, String> {
     text.parse().map_err(|_| format!("'{text}' is not an address: write an IP and a port, such as 127.0.0.1:7379"))
 }
 
-/// A number that is at least 1 and fits.
+/// Parses a number of at least 1 that fits.
 fn read_count<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let count = text.parse::<u64>().ok().filter(|&count| count > 0).and_then(|count| T::try_from(count).ok());
     count.ok_or_else(|| format!("'{text}' is not a number from 1 to {}", max_of::<T>()))
 }
 
-/// A size that is at least 1 and fits.
+/// Parses a size of at least 1 byte that fits.
 fn read_size<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let bytes = read_bytes(text)?;
     let size = if bytes > 0 { T::try_from(bytes).ok() } else { None };
     size.ok_or_else(|| format!("'{text}' is not a size from 1 byte to {} bytes", max_of::<T>()))
 }
 
-/// The greatest number that a type of this width holds, for messages.
+/// The greatest number of a type of this width, for messages.
 fn max_of<T>() -> u64 {
     u64::MAX >> (64 - 8 * size_of::<T>())
 }

@@ -1,4 +1,4 @@
-//! What is in force, and what is told when something is wrong.
+//! Tests of the effective configuration and of the reported mistakes.
 
 use std::time::Duration;
 

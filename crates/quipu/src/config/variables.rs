@@ -1,18 +1,19 @@
-//! Variables of the environment that begin with `QUIPU_` and that nothing reads.
+//! Finds environment variables that begin with `QUIPU_` but have no meaning.
 //!
-//! In: names. Out: those that are mistakes.
+//! In: names. Out: the names that are mistakes.
 //!
-//! Kubernetes describes each service by variables that begin with the service's name; those are not ours to judge.
+//! Kubernetes describes each service by variables that begin with the service's name. These are no
+//! mistakes.
 
 use super::settings::SETTINGS;
 
-/// What the names of all our variables begin with.
+/// Prefix of all our variables.
 const PREFIX: &str = "QUIPU_";
 
-/// Variables that are not settings: the configuration file, and what client commands read.
+/// Variables that are not settings: the configuration file, and those of client commands.
 const OTHERS: [&str; 2] = ["QUIPU_CONFIG", "QUIPU_SERVER"];
 
-/// Those of the names that begin like ours, are none of ours, and do not describe a service.
+/// The names with our prefix that are neither ours nor describe a service.
 pub fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
     let known: Vec<String> = known().collect();
     let is_unknown = |name: &String| name.starts_with(PREFIX) && !known.contains(name) && !describes_service(name);
@@ -24,7 +25,7 @@ pub fn known() -> impl Iterator<Item = String> {
     SETTINGS.iter().map(|setting| setting.variable()).chain(OTHERS.map(str::to_owned))
 }
 
-/// Whether Kubernetes or a container link makes variables of this form.
+/// Returns true if Kubernetes or a container link makes variables of this form.
 fn describes_service(name: &str) -> bool {
     // QUIPU_PORT_7379_TCP, QUIPU_PORT_7379_TCP_ADDR
     let has_protocol = |ports: &str| ports.split('_').any(|word| ["TCP", "UDP", "SCTP"].contains(&word));

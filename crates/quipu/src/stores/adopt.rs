@@ -1,6 +1,8 @@
-//! `quipu writers adopt`: what becomes of a life that its store has forgotten.
+//! `quipu writers adopt`: counts or drops the unsettled adds of an incarnation that its store has
+//! forgotten.
 //!
-//! A node that was away until its cells were folded and forgotten refuses to count while one of them may have adds that nobody else knows of. Whoever runs it decides.
+//! A node may be away until its cells are folded and forgotten. It then refuses to count while one
+//! of its cells may have adds that no other node knows of. The operator decides about these adds.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,7 +17,7 @@ use crate::stores::args;
 use crate::stores::registry::parse_writer;
 use crate::stores::retry::block_on;
 
-/// Counts or drops what is not settled, and says how much that was.
+/// Counts or drops the unsettled adds, and prints their sum.
 pub fn adopt(flags: &args::AdoptArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::new(&flags.store.store).context("--store")?;
     let (writer, data) = (parse_writer(&flags.writer)?, &flags.directory.data);

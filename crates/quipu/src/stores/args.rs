@@ -1,6 +1,7 @@
-//! The command lines of the commands against a store, as clap reads them.
+//! Defines the command lines of the commands against a store, for clap.
 //!
-//! URLs stay text here: what clap says of a value that it cannot read has the value in it, and that has a password.
+//! URLs stay text here: clap repeats an invalid value in its message, and a URL may hold a
+//! password.
 
 use std::path::PathBuf;
 
@@ -9,14 +10,16 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::args::DirectoryArgs;
 
 pub const IMPORT_EXAMPLES: &str = "\
-An import is a writer of the store, named after its source: what the source has is what that writer has counted. Run again, it says \
-so again, with what is newer, and never adds: it may be repeated, and killed and run again. Counters go on being counted in the store \
-meanwhile; what they are added to here and there adds up.
+An import is a writer of the store, named after its source; its cells hold the source's counts. A repeated run puts the newer \
+counts in their place and never adds, so an import may be repeated, or killed and run again. Nodes may keep counting in the store \
+meanwhile: the sum contains their adds and the imported counts.
 
-Of Redis, strings that are integers and HyperLogLogs are imported, with their expiry; of a server of ours, counts and sketches. Every other key is \
-listed with its reason, and counted; --strict: exit status 1. An import that fails before it has put anything leaves nothing behind.
+A Redis provides strings that are integers, and HyperLogLogs, with their expiry. A Quipu server provides counts and sketches. The \
+report lists every other key with its reason and their number; with --strict the exit status is then 1. An import that fails before \
+its first put leaves nothing behind.
 
---done ends it once the source is no longer counted in: its counts become part of the counters, and the source is not imported again.
+--done ends the import after the counting in the source has stopped. Its counts then become part of the counters, and the store \
+refuses another import of that source.
 
 Examples:
   quipu import redis://127.0.0.1:6379 --match 'likes:*' --store redis://10.0.0.5:6379
@@ -24,15 +27,17 @@ Examples:
   quipu import redis://127.0.0.1:6379 --store redis://10.0.0.5:6379 --done";
 
 pub const COPY_EXAMPLES: &str = "\
-Every counter's cells go to the other store as they are, writer by writer; the newest of each writer stays. So a copy may be repeated, \
-killed and run again, and copied back: nothing counts twice. A counter that could only be added to what the target has by itself, or that \
-would lose counts of the target, is refused and listed with the reason. Sketches and tokens are not copied; sketches are listed.
+A copy carries the cells of every counter to the other store unchanged, writer by writer; the newest cell of each writer wins. So a \
+copy may be repeated, killed and run again, and copied back: nothing counts twice. The command refuses a counter if the copy \
+would add to the target's own counts, or would lose some of them; it lists such counters with the reason. It copies no tokens and no \
+sketches; it lists the sketches.
 
-Then every counter is read in both and compared. Exit status 1 if any was refused or differs. Stop counting in the source first, or expect \
-those that went on to differ.
+The command then reads every counter in both stores and compares the values. Exit status 1 if a counter was refused or differs. Stop \
+the counting in the source first; otherwise counters that change meanwhile may differ.
 
-The copied writers stay registered in the target, with leases without end: they may live on in the source. A node that moves to the target with \
-its data directory finds its cells there, and they count once. --done, once nothing counts in the source any more, has the others retired.
+The copied writers stay registered in the target, with leases without end, since they may continue in the source. A node that moves \
+to the target with its data directory finds its cells there, and they count once. --done, after the counting in the source has \
+stopped, retires the other writers.
 
 Examples:
   quipu copy --from redis://10.0.0.5:6379 --to postgres://quipu@db/counts
@@ -40,9 +45,9 @@ Examples:
   quipu copy --from redis://10.0.0.5:6379 --to postgres://quipu@db/counts --verify-only";
 
 pub const EXPORT_EXAMPLES: &str = "\
-One counter a line: name, kind, value of a count or body of a sketch, and when it expires (milliseconds since 1970). A name that is \
-no UTF-8 is in name_base64 instead of name; a value beyond 2^53 is a string. A sketch has form (layout of the body), key (fingerprint of \
-the secret that items are hashed under) and body_base64. What cannot be carried is counted by reason on stderr.
+One line per counter: name, kind, value of a count or body of a sketch, and expiry in milliseconds since 1970. A name that is not \
+UTF-8 is in name_base64 instead of name; a value beyond 2^53 is a string. A sketch has form (layout of the body), key (fingerprint of \
+the items' hash secret) and body_base64. On stderr the command prints the number of counters left out, by reason.
 
 Examples:
   quipu export --store redis://10.0.0.5:6379 > counters.ndjson
@@ -54,7 +59,7 @@ Examples:
   quipu shards likes:42 --store redis://10.0.0.5:6379
   quipu shards likes:42 --store postgres://quipu@db/counts --json";
 
-/// Which store.
+/// The URL of a store.
 #[derive(Debug, Args)]
 pub struct StoreArgs {
     /// The URL of the store
@@ -64,13 +69,15 @@ pub struct StoreArgs {
 
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Where from: redis://… (integers, HyperLogLogs; of a server of ours all counters) or postgres://… (with --query)
+    /// Source URL: redis://… (integers, HyperLogLogs; of a Quipu server all counters) or
+    /// postgres://… (with --query)
     #[arg(value_name = "SOURCE")]
     pub source: String,
-    /// Only keys that match this glob, of Redis
+    /// Glob of the keys to import, for Redis
     #[arg(long = "match", value_name = "GLOB")]
     pub pattern: Option<String>,
-    /// What to ask PostgreSQL for: the first column is the name (text or bytea), the second the value (an integer)
+    /// Query for PostgreSQL: the first column is the name (text or bytea), the second the value (an
+    /// integer)
     #[arg(long, value_name = "SQL")]
     pub query: Option<String>,
     #[command(flatten)]
@@ -84,11 +91,11 @@ pub struct ImportArgs {
     pub strict: bool,
 }
 
-/// The secret that the nodes of a store hash items with.
+/// The secret under which the nodes of a store hash items.
 #[derive(Debug, Args)]
 pub struct StoreSecretArgs {
-    /// The `store_secret` of the store's nodes: an import needs it for sketches, an export for top lists of several nodes.
-    /// HyperLogLogs of Redis need none
+    /// The `store_secret` of the store's nodes. An import needs it for sketches, an export for top
+    /// lists of several nodes; HyperLogLogs of Redis need none
     #[arg(
         long,
         value_name = "TEXT",
@@ -100,16 +107,17 @@ pub struct StoreSecretArgs {
     pub store_secret: String,
 }
 
-/// How an import goes.
+/// The options of an import's run.
 #[derive(Debug, Args)]
 pub struct ImportRunArgs {
-    /// The name of the import, instead of that of its source: runs under one name are one writer
+    /// Name of the import, instead of its source's name: runs under one name are one writer
     #[arg(long = "as", value_name = "NAME")]
     pub name: Option<String>,
-    /// It was the last run: have its writer retired. The same source is refused from then on
+    /// Mark this as the last run: its writer is retired, and the same source is refused from then
+    /// on
     #[arg(long)]
     pub done: bool,
-    /// Print JSON, on one line
+    /// Print JSON on one line
     #[arg(long)]
     pub json: bool,
 }
@@ -122,19 +130,19 @@ pub struct CopyArgs {
     /// The store to copy it to
     #[arg(long, value_name = "URL")]
     pub to: String,
-    /// Only counters whose names match this glob
+    /// Glob of the names to copy
     #[arg(long = "match", value_name = "GLOB")]
     pub pattern: Option<String>,
     /// Copy nothing, only compare
     #[arg(long, conflicts_with_all = ["done", "strict"])]
     pub verify_only: bool,
-    /// It was the last run: have the source's nodes retired in the target
+    /// Mark this as the last run: the source's nodes are retired in the target
     #[arg(long)]
     pub done: bool,
     /// Exit with status 1 if anything was skipped
     #[arg(long)]
     pub strict: bool,
-    /// Print JSON, on one line
+    /// Print JSON on one line
     #[arg(long)]
     pub json: bool,
 }
@@ -144,19 +152,19 @@ pub struct ExportArgs {
     /// The URL of the store
     #[arg(long, value_name = "URL", required_unless_present = "from", conflicts_with = "from")]
     pub store: Option<String>,
-    /// Or the address of a server that runs
+    /// Address of a running server, instead of a store
     #[arg(long, value_name = "ADDRESS")]
     pub from: Option<String>,
-    /// Its password, if it asks for one
+    /// Password of the server, if it requires one
     #[arg(long, env = "QUIPU_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
-    /// Only counters whose names match this glob
+    /// Glob of the names to export
     #[arg(long = "match", value_name = "GLOB")]
     pub pattern: Option<String>,
-    /// How to write them
+    /// Output format
     #[arg(long, value_enum, default_value = "ndjson")]
     pub format: ExportFormat,
-    /// Where to, instead of stdout; there once it is whole
+    /// Output file, instead of stdout; it appears once it is complete
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
@@ -166,12 +174,12 @@ pub struct ExportArgs {
     pub strict: bool,
 }
 
-/// How counters are written.
+/// The output format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// A JSON object a line
+    /// One JSON object per line
     Ndjson,
-    /// With a header: name, name_base64, value, expires_at, kind, form, key, body_base64
+    /// CSV with a header: name, name_base64, value, expires_at, kind, form, key, body_base64
     Csv,
 }
 
@@ -181,7 +189,7 @@ pub struct ShardsArgs {
     pub name: std::ffi::OsString,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Print JSON, on one line
+    /// Print JSON on one line
     #[arg(long)]
     pub json: bool,
 }
@@ -191,7 +199,7 @@ pub struct ShardsArgs {
 pub struct DirectoryOrStoreArgs {
     #[command(flatten)]
     pub directory: DirectoryArgs,
-    /// Look into this shared store instead
+    /// Read this shared store instead of a data directory
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
 }
@@ -207,34 +215,36 @@ pub struct WritersArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum WritersTask {
-    /// Have a writer of a store retired that will not come back: any node that runs closes its cells, and folds them after `grace`
+    /// Retire a writer that will not come back: a running node closes its cells, and folds them
+    /// after `grace`
     Retire(RetireArgs),
-    /// Decide what becomes of the adds of a life of a stopped node that its store has forgotten: then the node can start again
+    /// Count or drop the unconfirmed adds of an incarnation that its store has forgotten; the
+    /// stopped node can then start again
     Adopt(AdoptArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct RetireArgs {
-    /// The writer, as `quipu writers --store` shows it
+    /// The writer, as in the output of `quipu writers --store`
     #[arg(value_name = "WRITER")]
     pub writer: String,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Even if its lease is current. A node that runs then goes on as a new writer
+    /// Retire it even if its lease is current; its node, if running, goes on as a new writer
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct AdoptArgs {
-    /// The writer, as the node named it
+    /// The writer, as in the node's message
     #[arg(value_name = "WRITER")]
     pub writer: String,
     #[command(flatten)]
     pub store: StoreArgs,
     #[command(flatten)]
     pub directory: DirectoryArgs,
-    /// Drop the adds that the store is not known to have, instead of counting them
+    /// Drop the unconfirmed adds instead of counting them
     #[arg(long)]
     pub drop: bool,
 }

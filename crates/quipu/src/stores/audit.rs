@@ -1,6 +1,8 @@
-//! `quipu audit --store`: is every row of a store one that we can have written, and does every cell have a writer?
+//! `quipu audit --store`: checks that every row of a store is one we can have written, and that
+//! every cell has a writer.
 //!
-//! Exit status 0: yes; 1: something has drifted, each thing told by name, or the store could not be read.
+//! Exit status 0: all are. 1: something has drifted, each drift listed by name, or the store is
+//! unreadable.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,15 +20,15 @@ use crate::stores::retry::{block_on, call_with_retry};
 use crate::stores::rows::RowWalk;
 use crate::terminal;
 
-/// How many drifts are named.
+/// Most drifts that are listed.
 const DRIFTS_SHOWN_MAX: usize = 100;
 
-/// What was found.
+/// The results of an audit.
 #[derive(Default)]
 struct StoreAudit {
     counters: u64,
     cells: u64,
-    /// Rows whose time is over and that nobody has touched since; they count as gone.
+    /// Rows past their expiry that no node has touched since; they count as gone.
     due: u64,
     sum: i128,
     writers: BTreeMap<Writer, WriterStage>,
@@ -35,13 +37,13 @@ struct StoreAudit {
     drifts_omitted: u64,
 }
 
-/// Something that should not be.
+/// An inconsistency of a counter.
 struct StoreDrift {
     counter: Box<[u8]>,
     problem: String,
 }
 
-/// Reads everything and prints what was found.
+/// Audits a store and prints the report.
 pub fn audit(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::new(url).context("--store")?;
     let store = url.open()?;
@@ -50,7 +52,7 @@ pub fn audit(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result<E
     let progress = Progress::for_unknown_count("reading");
     let mut walk = RowWalk::new(&*store, None);
     while let Some(page) = walk.next_page().with_context(|| format!("audit {url}"))? {
-        // As it is now: one that registered a moment ago may be in the rows already.
+        // Read anew for each page: a writer that registered just now may be in its rows already.
         found.read_writers(&*store)?;
         progress.add(page.len() as u64);
         for (name, row) in page {
@@ -70,7 +72,8 @@ impl StoreAudit {
         self.drifts.is_empty()
     }
 
-    /// Learns who writes. A writer that was forgotten while this went on is remembered: its cells were folded.
+    /// Reads the registry. It keeps a writer that was forgotten during the audit: its cells were
+    /// folded.
     fn read_writers(&mut self, store: &dyn Store) -> anyhow::Result<()> {
         let known = call_with_retry(|| store.writers()).context("look at the writers")?;
         self.writers.extend(known.registrations.iter().map(|known| (known.writer, known.stage)));
@@ -97,7 +100,8 @@ impl StoreAudit {
         }
         self.counters += 1;
         self.cells += row.cells.len() as u64;
-        // What the cells of sketches come to is how often their bodies have changed; they belong to nodes, and to none of their lives.
+        // The cells of a sketch sum up the changes of its bodies, not events. Its body cells, of a
+        // node or an incarnation, are not checked against the registry.
         let sum = if row.is_sketch() { 0 } else { row.sum() };
         self.sum = self.sum.saturating_add(sum);
         if i64::try_from(sum).is_err() {

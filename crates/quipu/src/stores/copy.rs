@@ -1,6 +1,7 @@
-//! `quipu copy`: from one store to another, writer by writer; then both are compared.
+//! `quipu copy`: copies one store to another, writer by writer, and compares both.
 //!
-//! Exit status 0: every counter has the same value in both; 1: some were refused or differ, each told by name, or it could not be done.
+//! Exit status 0: every counter has the same value in both. 1: some were refused or differ, each
+//! listed by name, or the copy failed.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ use crate::stores::mirror::{Mirror, Site};
 use crate::stores::rows::{self, RowWalk};
 use crate::terminal;
 
-/// How many of the counters that differ are named.
+/// Most differing counters that are listed.
 const DIFFERENCES_SHOWN_MAX: usize = 100;
 
 /// Copies, compares, and prints the outcome.
@@ -89,23 +90,24 @@ fn copied_fields(mirror: &Mirror<'_>, done: bool) -> Vec<(&'static str, Json)> {
     fields
 }
 
-/// A counter that one store has something else of than the other; none if it does not have it.
+/// A counter with different values in two stores; `None` where it does not exist.
 struct Difference {
     counter: Box<[u8]>,
     from: Option<i128>,
     to: Option<i128>,
 }
 
-/// What two stores have of the same counters.
+/// The comparison of two stores.
 #[derive(Default)]
 struct StoreComparison {
     counters: u64,
-    /// Some of those that differ.
+    /// The first of the differing counters.
     listed: Vec<Difference>,
     omitted: u64,
 }
 
-/// Reads every counter of both. One that the source gets a row of only now is told as a difference, as any that goes on is.
+/// Compares every counter of both stores. A row that appears in the source during the walk is a
+/// difference, like any change during it.
 fn compare(source: &dyn Store, target: &dyn Store, pattern: Option<&str>) -> anyhow::Result<StoreComparison> {
     let mut compared = StoreComparison::default();
     let progress = Progress::for_unknown_count("comparing");
@@ -118,7 +120,7 @@ fn compare(source: &dyn Store, target: &dyn Store, pattern: Option<&str>) -> any
             compared.add(name, counter_value(&here), counter_value(&there));
         }
     }
-    // And what only the target has a row of.
+    // Then the rows that only the target has.
     let mut walk = walk.unvisited_in(target);
     while let Some(page) = walk.next_page()? {
         progress.add(page.len() as u64);

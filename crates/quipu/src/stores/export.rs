@@ -1,10 +1,12 @@
-//! `quipu export`: the counters of a store, or of a server that runs, for other programs.
+//! `quipu export`: writes the counters of a store, or of a running server, for other programs.
 //!
-//! In: a store, or an address. Out: NDJSON or CSV, a line for each counter, in no order; how many were left out, and why.
+//! In: a store, or an address. Out: NDJSON or CSV, a line per counter, in no order; the number of
+//! skipped counters, by reason.
 //!
 //! Invariants:
-//! - a counter is written once; one that is there all the while is written, or counted as left out;
-//! - a file is there when it is whole.
+//! - a counter is written once; one that exists throughout the export is written, or counted as
+//!   skipped;
+//! - an output file exists once it is complete.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -27,16 +29,17 @@ use crate::resp_client::{RespClient, Value, expect_success};
 use crate::stores::args::{ExportArgs, ExportFormat};
 use crate::stores::rows::{self, RowWalk};
 
-/// Names that a server is asked for at a time.
+/// Names per request to a server.
 const NAMES_PER_CALL: &str = "1000";
 
-/// How a server begins a refusal that concerns one counter. All others concern the server, and end the export.
+/// Prefix of a server's refusal that concerns one counter. All others concern the server, and end
+/// the export.
 const ONE_COUNTER: &str = "ERR ";
 
-/// A server that is too old to be exported.
+/// Refusal of a server that is too old for an export.
 const UNKNOWN_COMMAND: &str = "ERR unknown command";
 
-/// Exports, and tells how many there were and how many were left out.
+/// Exports, and prints the numbers of exported and skipped counters.
 pub fn export(flags: &ExportArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if flags.pattern.as_ref().is_some_and(|pattern| pattern.len() > Pattern::BYTES_MAX) {
         bail!("--match has at most {} bytes", Pattern::BYTES_MAX);
@@ -54,7 +57,7 @@ pub fn export(flags: &ExportArgs, out: &mut impl Write) -> anyhow::Result<ExitCo
                 Ok(summary)
             });
             if written.is_err() {
-                let _ = std::fs::remove_file(&part); // Half of it is of use to nobody.
+                let _ = std::fs::remove_file(&part); // A partial file is useless.
             }
             written?
         }
@@ -69,7 +72,7 @@ pub fn export(flags: &ExportArgs, out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(if flags.strict && !summary.skipped.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Where a file grows before it has its name.
+/// Name of the file until it is complete.
 fn partial_path(path: &Path) -> PathBuf {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
@@ -96,7 +99,7 @@ fn export_store<W: Write>(url: &StoreUrl, flags: &ExportArgs, writer: &mut Expor
             let (name, mut read_row) = rows::require_readable(row)?;
             let mut bodies = None;
             if read_row.snapshot.is_sketch() {
-                // Row and bodies of one moment.
+                // Row and bodies of one snapshot.
                 let both = rows::read_bodies(&*store, &name).with_context(|| format!("export {url}"))?;
                 (read_row, bodies) = (both.row, Some(both.bodies));
             }
@@ -163,7 +166,7 @@ fn export_page<W: Write>(
 ) -> anyhow::Result<()> {
     let commands: Vec<Vec<&[u8]>> = names.iter().map(|name| vec![&b"QUIPU.DUMP"[..], name]).collect();
     client.pipeline(&commands, |at, reply| match reply {
-        // It is gone by now.
+        // It was deleted in between.
         Value::Null => Ok(()),
         Value::Error(text) if text.starts_with(UNKNOWN_COMMAND) => {
             bail!("the server is older than this program and cannot be exported: it has no QUIPU.DUMP")
@@ -181,7 +184,7 @@ fn export_page<W: Write>(
     })
 }
 
-/// A counter on its way out.
+/// A counter to be written.
 struct ExportedCounter<'n> {
     name: &'n [u8],
     content: CounterContent,
@@ -189,14 +192,14 @@ struct ExportedCounter<'n> {
     expires_at: Option<u64>,
 }
 
-/// What a counter has counted.
+/// Content of a counter.
 enum CounterContent {
     Count(i128),
     Sketch { kind: String, form: String, key: String, body: Vec<u8> },
 }
 
 impl<'n> ExportedCounter<'n> {
-    /// From the reply to a dump.
+    /// Parses the reply of `QUIPU.DUMP`.
     fn parse(name: &'n [u8], dump: Value) -> Option<ExportedCounter<'n>> {
         let text = |key| dump.field(key)?.bytes().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
         let content = match dump.field("value")?.number() {
@@ -242,15 +245,15 @@ impl<'n> ExportedCounter<'n> {
     }
 }
 
-/// What an export came to.
+/// The summary of an export.
 #[derive(Default)]
 struct ExportSummary {
     count: u64,
-    /// How many could not be carried, by reason.
+    /// Number of counters that could not be exported, by reason.
     skipped: BTreeMap<String, u64>,
 }
 
-/// Where lines go.
+/// Writes the lines of an export.
 struct ExportWriter<'o, W> {
     format: ExportFormat,
     out: &'o mut W,
@@ -281,7 +284,7 @@ impl<W: Write> ExportWriter<'_, W> {
     }
 }
 
-/// As RFC 4180 has it.
+/// A field by RFC 4180.
 fn quote_csv(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) || text.is_empty() {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

@@ -1,6 +1,7 @@
-//! `quipu import`: counters of a Redis or a PostgreSQL that knows nothing of us.
+//! `quipu import`: imports the counters of a Redis or a PostgreSQL that knows nothing of Quipu.
 //!
-//! Exit status 0: all that is a counter is in; 1: it is not, or, with `--strict`, something was skipped.
+//! Exit status 0: every counter is imported. 1: the import failed, or, with `--strict`, skipped a
+//! key.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use crate::stores::import_pipeline::{ImportReport, import_all};
 use crate::stores::importer::Importer;
 use crate::terminal;
 
-/// Imports, and prints what came of it.
+/// Imports, and prints the outcome.
 pub fn import(flags: &ImportArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::new(&flags.store.store).context("--store")?;
     let filter = SourceFilter { pattern: flags.pattern.clone(), query: flags.query.clone() };
@@ -37,7 +38,7 @@ pub fn import(flags: &ImportArgs, out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(if strict { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Ends a run that has come through.
+/// Ends a run that was successful.
 fn finish(run: &ImportRunArgs, importer: &Importer<'_>, report: &ImportReport) -> anyhow::Result<()> {
     report.skipped.print("skipped");
     if report.counts.overtaken > 0 {
@@ -46,13 +47,13 @@ fn finish(run: &ImportRunArgs, importer: &Importer<'_>, report: &ImportReport) -
     }
     match run.done {
         true => importer.finish()?,
-        // An import of nothing is no writer.
+        // An import of nothing leaves no writer.
         false => drop(importer.clean_up()),
     }
     Ok(())
 }
 
-/// What it came to, for programs.
+/// The outcome for programs.
 fn fields(
     run: &ImportRunArgs,
     name: &str,
@@ -69,7 +70,7 @@ fn fields(
     fields
 }
 
-/// What it came to, for people.
+/// The outcome for people.
 fn print(
     run: &ImportRunArgs,
     name: &str,

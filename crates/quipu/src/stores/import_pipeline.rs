@@ -1,11 +1,12 @@
-//! Carries a source into a store: one thread reads, several put.
+//! Imports a source into a store: one thread reads, several put.
 //!
-//! In: a source, and the writer that its import is. Out: how many counters and sketches are in, and which keys were skipped, and why.
+//! In: a source, and the import's writer. Out: the numbers of imported counters and sketches, and
+//! the skipped keys with their reasons.
 //!
 //! Invariants:
-//! - a name is put once in a run, however often the source names it;
-//! - what waits between reading and putting is bounded;
-//! - after an error nothing more is read; what was put stays, and the next run goes on.
+//! - a name is put once in a run, even if the source repeats it;
+//! - the queue between reading and putting is bounded;
+//! - after an error the import reads no more; what it has put stays, and the next run continues.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +24,14 @@ use crate::progress::Progress;
 use crate::stores::importer::{ImportCounts, Importer};
 use crate::stores::skip_list::SkipList;
 
-/// Puts under way at the same time: while a store works on one, the next is on its way.
+/// Puts in flight at the same time: while a store works on one, the next is on its way.
 const PUT_THREADS: usize = 4;
 
-/// Bytes of sketches that one batch may have, but for the last of them: what waits between reading and putting is bounded by this, too.
+/// Bytes of sketches in one batch, except its last sketch. This also bounds the queue between
+/// reading and putting.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Default)]
 pub struct ImportReport {
     pub counts: ImportCounts,
@@ -38,12 +40,12 @@ pub struct ImportReport {
 }
 
 impl ImportReport {
-    /// Counters in a second.
+    /// Counters per second.
     pub fn per_second(&self) -> f64 {
         self.counts.counters as f64 / self.elapsed.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// What `--json` has of it.
+    /// The fields for `--json`.
     pub fn fields(&self) -> Vec<(&'static str, Json)> {
         let mut fields = vec![
             ("counters", Json::count(self.counts.counters)),
@@ -57,7 +59,7 @@ impl ImportReport {
     }
 }
 
-/// Carries all of a source over.
+/// Imports all of a source.
 pub fn import_all(
     source: &mut dyn Source,
     importer: &Importer<'_>,
@@ -85,7 +87,7 @@ pub fn import_all(
                 })
             })
             .collect();
-        // With the last lane the receiver is gone, and nobody waits to send.
+        // With the last put thread the receiver is gone, so that no sender blocks.
         drop(receiver);
         let read = read_source(source, &sender, &failed, &mut report);
         drop(sender);
@@ -139,7 +141,7 @@ fn read_source(
                 bytes = 0;
                 let full = std::mem::replace(&mut batch, Vec::with_capacity(PUTS_MAX));
                 if failed.load(Ordering::Relaxed) || sender.send(full).is_err() {
-                    // Whoever failed says why.
+                    // The failed thread reports the reason.
                     return Ok(());
                 }
             }
@@ -149,14 +151,14 @@ fn read_source(
     Ok(())
 }
 
-/// What one lane has put.
+/// The results of one put thread.
 #[derive(Default)]
 struct PutThreadReport {
     counts: ImportCounts,
     skipped: SkipList,
 }
 
-/// Puts what comes, until nothing more does or another has failed.
+/// Puts batches until there are no more, or another thread has failed.
 fn put_batches(
     receiver: &Mutex<mpsc::Receiver<Vec<SourceKey>>>,
     importer: &Importer<'_>,

@@ -1,23 +1,30 @@
-//! The writer that an import is.
+//! The writer of an import.
 //!
-//! In: the name of a source, and what its counters have now. Out: cells of one writer of the store, whose totals are those values.
+//! In: the name of a source, and the present values of its counters. Out: cells of one writer of
+//! the store, with these values as totals.
 //!
-//! An import is a writer as a node is: what the source has is the *total* of its cell, all that the source ever added. Under the counter's
-//! present epoch its running value is that total, less what was taken of it when earlier epochs ended. So a second run says the same again
-//! or what is newer, and never adds; what somebody has reset, deleted or let expire in between stays taken.
+//! An import is a writer, like a node. A value in the source is the *total* of its cell: all that
+//! the source ever added. Under the counter's present epoch, the running value is that total, less
+//! the part taken when earlier epochs ended. So a second run puts the same value or a newer one,
+//! and never adds. Counts that were reset, deleted or expired in between stay taken.
 //!
 //! Invariants:
-//! - the writer is a hash of the source's name, and one incarnation for all: every run from one source is the same writer;
-//! - a run takes its place in the writer's sequence from the store's clock while it replaces the registration, so that of two runs the later
-//!   one to register has the greater numbers, and no number says two things; what a killed run left under way comes too late;
-//! - it stays registered, under a lease without end and held by nobody, until it is done: nobody closes or folds cells that may be said again;
-//! - a first run that has put nothing when it ends leaves no registration;
-//! - once done, a mark stays in the registry, and the same source is refused: its cells are folded and forgotten, and would count again.
+//! - The writer is a hash of the source's name, with one incarnation for all imports: every run
+//!   from one source is the same writer.
+//! - A run takes its sequence numbers from the store's clock while it replaces the registration. So
+//!   the later of two runs to register has the greater numbers, and no number stands for two puts.
+//!   Puts that a killed run left in flight come too late.
+//! - The writer stays registered until the import is done, under a lease without end and without a
+//!   holder. So no node closes or folds cells that may be put again.
+//! - A first run that has put nothing when it ends leaves no registration.
+//! - Once done, a mark stays in the registry, and the same source is refused: its cells are folded
+//!   and forgotten, and would count again.
 //!
-//! A sketch is put whole, beside the writer's cell of a body: uniques beside that of the node, others beside that of the incarnation. Nothing can be taken out of one again, so one that the store
-//! has reset since is left alone.
+//! A sketch is put whole, beside the writer's cell of a body: uniques beside the node's cell,
+//! others beside the incarnation's. Nothing can be taken out of a sketch again. So a sketch that
+//! the store has reset since is left alone.
 //!
-//! Not here: reading the source (`backends`), several puts at a time (`import_pipeline`).
+//! Not here: reading the source (`backends`), concurrent puts (`import_pipeline`).
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,16 +53,17 @@ use crate::terminal;
 /// The incarnation of every import.
 pub const IMPORT: Incarnation = Incarnation(u64::from_be_bytes(*b"\0import\0"));
 
-/// The incarnation of the mark that an import leaves when it is done. It has no cells.
+/// The incarnation of the mark that a finished import leaves. It has no cells.
 pub const IMPORTED: Incarnation = Incarnation(u64::from_be_bytes(*b"imported"));
 
-/// A run has so many numbers for each millisecond after the one before it: far more than it can put in that time.
+/// Bits for the sequence numbers of one millisecond of a run: 2^20 numbers, far more than it can
+/// put in that time.
 const SEQS_PER_MILLI: u32 = 20;
 
-/// Between looking at the clock and registering: longer than what two looks may see as one moment.
+/// Pause between reading the clock and registering: longer than the resolution of the clock.
 const CLOCK_GAP: Duration = Duration::from_millis(2);
 
-/// How often something is computed and tried again, where others change the same row or registration at the same time.
+/// Attempts to compute a change, while others change the same row or registration.
 const ROUNDS_MAX: usize = 20;
 
 /// An import under way.
@@ -66,20 +74,20 @@ pub struct Importer<'s> {
     is_repeated: bool,
     /// The version of the registration.
     version: u64,
-    /// Whether anything may have been put.
+    /// True if a put may have been applied.
     has_put: AtomicBool,
-    /// The secret that the store's nodes have in common.
+    /// The common secret of the store's nodes.
     secret: &'s str,
 }
 
-/// What became of some counters.
+/// The outcome of a number of counters.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ImportCounts {
-    /// Counts, as they are in the source.
+    /// Counts, equal to those of the source.
     pub counters: u64,
-    /// Sketches, as they are in the source.
+    /// Sketches, equal to those of the source.
     pub sketches: u64,
-    /// Of which a later run has said more.
+    /// Counters with a newer put of a later run.
     pub overtaken: u64,
 }
 
@@ -93,15 +101,15 @@ impl AddAssign for ImportCounts {
 
 /// The writer of the import of a source.
 pub fn import_writer(source: &str) -> Writer {
-    // Node 0 is nobody: epochs that begin by expiry have it.
+    // Node 0 is no writer: epochs that begin by expiry have it.
     Writer { node: NodeId(xxh3_64(source.as_bytes()).max(1)), incarnation: IMPORT }
 }
 
 impl<'s> Importer<'s> {
-    /// Registers the import of a source, or goes on with it.
+    /// Registers the import of a source, or continues it.
     pub fn begin(store: &'s dyn Store, source: &str, secret: &'s str) -> anyhow::Result<Importer<'s>> {
         let writer = import_writer(source);
-        // The first call is not repeated: a wrong address or password should not take half a minute.
+        // Without a retry: a wrong address or password should not take half a minute.
         let mut known = block_on(store.writers()).context("look into the store")?;
         for _ in 0..ROUNDS_MAX {
             let find = |writer| known.registrations.iter().find(|known| known.writer == writer);
@@ -123,7 +131,7 @@ impl<'s> Importer<'s> {
                     let (is_repeated, version, has_put) = (own.is_some(), next.version, AtomicBool::new(false));
                     return Ok(Importer { store, writer, seq, is_repeated, version, has_put, secret });
                 }
-                // By another run, or by this one, if it had to ask twice.
+                // By another run, or by a lost attempt of this one.
                 RegisterVerdict::Moved => known = call_with_retry(|| store.writers()).context("look into the store")?,
                 RegisterVerdict::Full => bail!("the store has no room for another writer: see `quipu writers --store`"),
             }
@@ -131,20 +139,22 @@ impl<'s> Importer<'s> {
         bail!("others keep registering the same import: let one of them run")
     }
 
-    /// Who writes.
+    /// The writer of this import.
     pub fn writer(&self) -> Writer {
         self.writer
     }
 
-    /// Whether there was a run before.
+    /// Returns true if there was an earlier run.
     pub fn is_repeated(&self) -> bool {
         self.is_repeated
     }
 
-    /// Puts what counters have in the source, at most as many as a put may have; those that have no count are left alone.
+    /// Puts the source's values of counters, at most as many as fit a put. Keys without a count are
+    /// left alone.
     pub fn put(&self, found: &[SourceKey]) -> anyhow::Result<ImportCounts> {
         let mut counts = ImportCounts::default();
-        // Most counters are in their first epoch, where running value and total are the same, and no row has to be read. Of any other, the store refuses it.
+        // Most counters are in their first epoch: running value and total are equal, and no row has
+        // to be read. The store refuses a put for any other counter.
         let mut remaining: Vec<(&SourceKey, i128)> = Vec::with_capacity(found.len());
         let firsts: Vec<(&SourceKey, i128)> = found.iter().filter_map(|one| Some((one, one.count()?))).collect();
         let puts =
@@ -165,7 +175,8 @@ impl<'s> Importer<'s> {
         bail!("{} counters change faster than they can be imported: run it again", remaining.len())
     }
 
-    /// Puts counters by what their rows have of them; those whose rows have moved meanwhile are left.
+    /// Puts counters on the basis of their rows. Returns the counters to retry, as their rows
+    /// changed meanwhile.
     fn put_by_rows<'f>(
         &self,
         batch: Vec<(&'f SourceKey, i128)>,
@@ -199,7 +210,7 @@ impl<'s> Importer<'s> {
         Ok(remaining)
     }
 
-    /// What to say of a counter under its row's epoch.
+    /// Plans the put of a counter under its row's epoch.
     fn plan_put(&self, row: &Snapshot, found: &SourceKey, total: i128) -> anyhow::Result<PutPlan> {
         let cell = self.cell();
         let retired = || {
@@ -215,7 +226,7 @@ impl<'s> Importer<'s> {
             (Some(current), _) if current.closed => Err(retired()),
             (Some(current), _) => Ok(PutPlan::Value(current.value.saturating_add(total.saturating_sub(current.total)))),
             (None, Some(spent)) if spent.closed => Err(retired()),
-            // It expired here and there: what the source has is all from after that.
+            // It expired here and there: the source's value is all from after that.
             (None, Some(spent)) if spent.expired.is_some_and(|expired| expired <= found.since) => {
                 Ok(PutPlan::Value(total))
             }
@@ -225,7 +236,7 @@ impl<'s> Importer<'s> {
         }
     }
 
-    /// Puts a sketch whole; the reason if that cannot be.
+    /// Puts a sketch whole; returns the reason if that is impossible.
     pub fn put_sketch(
         &self,
         found: &SourceKey,
@@ -266,7 +277,7 @@ impl<'s> Importer<'s> {
                 counts.overtaken += 1;
                 return Ok(None);
             }
-            // How often it has changed, which is what a body's cell says.
+            // The number of changes: the value of a body's cell.
             let changes = current.map_or(1, |current| current.value.saturating_add(1));
             let put = Put { cell, ..self.next_put(row.epoch, changes, changes) };
             let put = BodyPut {
@@ -295,7 +306,7 @@ impl<'s> Importer<'s> {
         bail!("{} changes faster than it can be imported: run it again", terminal::format_name(&found.name))
     }
 
-    /// Lets a counter expire when its source does.
+    /// Sets the expiry of the source on a counter.
     pub fn expire(&self, found: &SourceKey, at: Millis) -> anyhow::Result<()> {
         let when = ExpiryTime::At(i64::try_from(at.0).unwrap_or(i64::MAX));
         let change = Change::Expire { when, condition: ExpiryCondition::Always };
@@ -309,24 +320,27 @@ impl<'s> Importer<'s> {
         bail!("{} changes faster than its expiry can be set: run it again", terminal::format_name(&found.name))
     }
 
-    /// Ends the import: marks it, and has its writer retired by any node that runs.
+    /// Ends the import: leaves a mark and retires its writer. Any running node completes the
+    /// retirement.
     pub fn finish(&self) -> anyhow::Result<()> {
         retire(self.store, self.writer)
     }
 
-    /// Removes the registration of a first run that has put nothing; whether something was put.
+    /// Removes the registration of a first run that has put nothing. Returns true if something was
+    /// put.
     pub fn clean_up(&self) -> bool {
         let has_put = self.has_put.load(Ordering::Relaxed);
         if !has_put && !self.is_repeated {
-            // If that fails, too, the next run finds it and goes on with it.
+            // If this fails too, the next run finds the registration and continues with it.
             let _ = block_on(self.store.unregister(self.writer, self.version));
         }
         has_put
     }
 
-    /// Whether the row is now as the change wants it. The changes made here may be made twice.
+    /// Applies a change to a row; returns true if the row is as wanted. All changes made here may
+    /// be repeated.
     fn swap(&self, name: Name<'_>, read_row: &FetchedRow, change: &Change) -> anyhow::Result<bool> {
-        // How long rows remember is for the nodes to say: nothing is forgotten here.
+        // The retention of rows is a setting of the nodes: nothing is forgotten here.
         let by = SwapContext {
             id: random_swap_id()?,
             node: self.writer.node,
@@ -361,7 +375,7 @@ impl<'s> Importer<'s> {
     }
 }
 
-/// What there is to say of a counter.
+/// The next put of a counter.
 enum PutPlan {
     Value(i128),
     /// All of it was taken, and nothing has come since.
@@ -369,7 +383,8 @@ enum PutPlan {
     Overtaken,
 }
 
-/// Has a writer retired, by the registry's own step. Of an import, a mark stays, so that it is not begun anew once it is forgotten.
+/// Retires a writer, by the registry's own step. An import leaves a mark, so that it never begins
+/// anew once it is forgotten.
 pub fn retire(store: &dyn Store, writer: Writer) -> anyhow::Result<()> {
     if writer.incarnation == IMPORT {
         leave_mark(store, done_marker(writer))?;
@@ -388,7 +403,8 @@ pub fn retire(store: &dyn Store, writer: Writer) -> anyhow::Result<()> {
     bail!("the registration of {writer} keeps changing: try again")
 }
 
-/// The mark first: an import that was interrupted here is refused, and done by the next `--done` or `writers retire`.
+/// Leaves the mark, before the retirement. An import interrupted in between is refused; the next
+/// `--done` or `writers retire` completes it.
 fn leave_mark(store: &dyn Store, writer: Writer) -> anyhow::Result<()> {
     let mark = Registration {
         writer,
@@ -403,7 +419,7 @@ fn leave_mark(store: &dyn Store, writer: Writer) -> anyhow::Result<()> {
     }
 }
 
-/// Under which name it is known that an import is done.
+/// The mark of a finished import.
 fn done_marker(writer: Writer) -> Writer {
     Writer { incarnation: IMPORTED, ..writer }
 }
@@ -419,7 +435,7 @@ fn counter_name(found: &SourceKey) -> anyhow::Result<Name<'_>> {
     Name::new(&found.name).map_err(|error| anyhow!("{}: {error}", terminal::format_name(&found.name)))
 }
 
-/// Pages of a body, without those that are zeros alone.
+/// Pages of a body, without pages of zeros.
 fn body_pages(bytes: &[u8]) -> Vec<(u32, Box<[u8]>)> {
     let pages = (0..).zip(bytes.chunks(PAGE_BYTES).map(trim_zeros));
     pages.filter(|(_, page)| !page.is_empty()).map(|(number, page)| (number, page.into())).collect()

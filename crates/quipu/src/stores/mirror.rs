@@ -1,14 +1,17 @@
 //! Copies rows from one store into another, writer by writer.
 //!
-//! In: rows of the source. Out: the same cells in the target, whose registry knows their writers; and the counters that were refused.
+//! In: rows of the source. Out: the same cells in the target, with their writers in its registry;
+//! and the refused counters.
 //!
 //! Invariants:
-//! - a writer is registered in the target before a cell of it is there, under a lease without end: it may live on in the source;
-//! - a writer that is over in the source, or that `--done` names, is retired in the target once all rows are in;
+//! - a writer is registered in the target before its cells are there, under a lease without end: it
+//!   may live on in the source;
+//! - a writer that is retired in the source, or that `--done` names, is retired in the target once
+//!   all rows are in;
 //! - a writer that runs on the target itself is left alone;
 //! - a copy that fails before it has changed a row leaves no registration behind.
 //!
-//! Not here: the next row (`quipu_model::shared::mirror`), comparing afterwards (`copy`).
+//! Not here: the next row (`quipu_model::shared::mirror`), the comparison afterwards (`copy`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,10 +31,10 @@ use crate::stores::rows;
 use crate::stores::skip_list::SkipList;
 use crate::terminal;
 
-/// How often a row that others change at the same time is computed again.
+/// Attempts to compute a row that others change at the same time.
 const ROUNDS_MAX: usize = 20;
 
-/// A store, and the number by which rows in other stores name it.
+/// A store, and its number in rows of other stores.
 #[derive(Clone, Copy)]
 pub struct Site<'s> {
     store: &'s dyn Store,
@@ -40,7 +43,7 @@ pub struct Site<'s> {
 }
 
 impl<'s> Site<'s> {
-    /// The store at this address, as [`StoreUrl::location`](crate::backends::StoreUrl::place) gives it.
+    /// The store at this address, from [`StoreUrl::location`](crate::backends::StoreUrl::location).
     pub fn new(store: &'s dyn Store, location: &'s str) -> Site<'s> {
         Site { store, location, number: xxh3_64(location.as_bytes()) }
     }
@@ -50,20 +53,20 @@ impl<'s> Site<'s> {
 pub struct Mirror<'s> {
     source: Site<'s>,
     target: Site<'s>,
-    /// The target's registry, as far as it is known.
+    /// The known part of the target's registry.
     stages: BTreeMap<Writer, WriterStage>,
     /// The writers of the source's cells.
     writers: BTreeSet<Writer>,
     /// Registrations that this copy has made.
     registered: Vec<Registration>,
     has_read_marks: bool,
-    /// Whether a row of the target may have changed.
+    /// True if a row of the target may have changed.
     has_swapped: bool,
     /// Rows of counters that exist in the source.
     pub counters: u64,
     /// Rows of the target that changed.
     pub changed: u64,
-    /// Counters that cannot be copied without counting twice or losing counts.
+    /// Counters that cannot be copied without a double count or a loss.
     pub refused: SkipList,
     /// Sketches.
     pub skipped: SkipList,
@@ -72,7 +75,7 @@ pub struct Mirror<'s> {
 impl<'s> Mirror<'s> {
     /// Reads the registries.
     pub fn begin(source: Site<'s>, target: Site<'s>) -> anyhow::Result<Mirror<'s>> {
-        // The first calls are not repeated: a wrong address or password should not take half a minute.
+        // Without a retry: a wrong address or password should not take half a minute.
         let here = block_on(source.store.writers()).context("read the registry of the source")?;
         let known = block_on(target.store.writers()).context("read the registry of the target")?;
         for (known, of) in [(&known, source.location), (&here, target.location)] {
@@ -116,7 +119,7 @@ impl<'s> Mirror<'s> {
         bail!("{} counters change in the target faster than they can be copied: run it again", remaining.len())
     }
 
-    /// Copies rows; those whose rows in the target changed meanwhile are left.
+    /// Copies rows once. Returns the rows to retry, as their rows in the target changed meanwhile.
     fn copy_round(&mut self, rows: Vec<(Box<[u8]>, FetchedRow)>) -> anyhow::Result<Vec<(Box<[u8]>, FetchedRow)>> {
         let there = rows::read_all(self.target.store, rows.iter().map(|(name, _)| name.clone()).collect())?;
         let mut swaps: Vec<(RowVersion, Snapshot)> = Vec::new();
@@ -147,7 +150,8 @@ impl<'s> Mirror<'s> {
         let answers = block_on(join_all(swap_calls));
         let mut is_moved = Vec::with_capacity(answers.len());
         for ((answer, (version, next)), name) in answers.into_iter().zip(&swaps).zip(names) {
-            // One whose answer was lost and that is asked again finds the row moved, and the next round finds nothing to do.
+            // A repeated swap after a lost answer finds the row moved, and the next round finds
+            // nothing to do.
             let retry = |_| call_with_retry(|| store.swap(name, *version, Some(next)));
             let verdict = answer.or_else(retry).context("change a row of the target")?;
             is_moved.push(verdict == SwapVerdict::Moved);
@@ -157,7 +161,8 @@ impl<'s> Mirror<'s> {
         Ok(remaining.map(|(row, _)| row).collect())
     }
 
-    /// Registers the writers of the cells that are about to be there, and first the marks of imports that are done in the source.
+    /// Registers the marks of imports that are done in the source, then the writers of the new
+    /// cells.
     fn register(&mut self) -> anyhow::Result<()> {
         if !self.has_read_marks {
             let known = call_with_retry(|| self.source.store.writers()).context("read the registry of the source")?;
@@ -180,7 +185,7 @@ impl<'s> Mirror<'s> {
             };
             match call_with_retry(|| self.target.store.register(0, &next)).context("register a writer in the target")? {
                 RegisterVerdict::Registered => self.registered.push(next),
-                // By itself, a moment ago, or by this copy, if it had to ask twice.
+                // Registered by itself just now, or by a lost attempt of this copy.
                 RegisterVerdict::Moved => {}
                 RegisterVerdict::Full => {
                     bail!("the target has no room for another writer: see `quipu writers --store`")
@@ -194,7 +199,8 @@ impl<'s> Mirror<'s> {
         Ok(())
     }
 
-    /// Retires in the target the copied writers that are over in the source, or, of a copy that is done, all nodes of the source.
+    /// Retires, in the target, the copied writers that are retired in the source. With `done`,
+    /// retires all nodes of the source.
     pub fn finish(&self, done: bool) -> anyhow::Result<()> {
         let here = call_with_retry(|| self.source.store.writers()).context("read the registry of the source")?;
         let stages: BTreeMap<Writer, WriterStage> =
@@ -203,7 +209,7 @@ impl<'s> Mirror<'s> {
         for known in there.registrations.iter().filter(|known| known.stage == WriterStage::Live && is_copied(known)) {
             let is_over = stages.get(&known.writer).is_some_and(|stage| *stage != WriterStage::Live);
             let is_source = stages.contains_key(&known.writer) || self.writers.contains(&known.writer);
-            // An import goes on into the target, if it is not done.
+            // An import continues into the target, if it is not done.
             if is_over || done && is_source && known.writer.incarnation != IMPORT {
                 importer::retire(self.target.store, known.writer)?;
             }
@@ -211,13 +217,14 @@ impl<'s> Mirror<'s> {
         Ok(())
     }
 
-    /// After an error: removes the registrations that this copy made, if it changed no row; tells what is left.
+    /// After an error: removes the registrations of this copy if it changed no row. Adds the
+    /// remaining state to the error.
     pub fn abandon(&self, error: anyhow::Error) -> anyhow::Error {
         if self.has_swapped {
             return error.context("the copy is not complete; the counters that are copied stay: run it again");
         }
         for registration in &self.registered {
-            // If that fails, too, the next run finds it and goes on with it.
+            // If this fails too, the next run finds the registration and continues with it.
             let _ = block_on(self.target.store.unregister(registration.writer, registration.version));
         }
         error.context("nothing was copied")
@@ -228,7 +235,7 @@ impl<'s> Mirror<'s> {
     }
 }
 
-/// Whether a registration stands for a writer of another store.
+/// Returns true if a registration stands for a writer of another store.
 pub fn is_copied(known: &Registration) -> bool {
     known.holder.is_none() && known.lease_until == Millis(EPOCH_MILLIS_MAX) && known.writer.incarnation != IMPORTED
 }

@@ -1,12 +1,16 @@
-//! Commands against a shared store: looking into one, and moving counters in and out.
+//! Commands against a shared store: they inspect one, and move counters in and out.
 //!
-//! In: the URL of a store, and what is wanted of it. Out: tables, JSON, files; and, of an import or a copy, counters.
+//! In: the URL of a store, and options. Out: tables, JSON, files; and, from an import or a copy,
+//! counters.
 //!
 //! Invariants:
-//! - only `import`, `copy`, `writers retire` and `writers adopt` change anything, and each may be repeated;
-//! - an import counts as a writer of its own (`importer`), as any node does; a copy keeps the writers of the source (`mirror`).
+//! - only `import`, `copy`, `writers retire` and `writers adopt` change anything, and each may be
+//!   repeated;
+//! - an import counts as a writer of its own (`importer`), like any node; a copy keeps the writers
+//!   of the source (`mirror`).
 //!
-//! Not here: the stores themselves, and the sources of imports (`backends`), the data directory of a node (`writers`, `audit` beside this folder).
+//! Not here: the stores and the sources of imports (`backends`), the data directory of a node
+//! (`writers`, `audit` beside this folder).
 
 pub mod args;
 

@@ -1,11 +1,11 @@
-//! What people call the writers of a store.
+//! Looks up the display names of a store's writers.
 
 use quipu_model::{NodeNames, Store, Writer};
 
 use crate::json::Json;
 use crate::stores::retry::block_on;
 
-/// The names of nodes. A store that does not tell them is looked into without.
+/// The names of nodes; empty if the store does not provide them.
 #[derive(Default)]
 pub struct WriterNames(NodeNames);
 
@@ -14,7 +14,7 @@ impl WriterNames {
         WriterNames(block_on(store.node_names()).unwrap_or_default())
     }
 
-    /// For a table.
+    /// The name for a table.
     pub fn text(&self, writer: Writer) -> String {
         self.0.get(&writer.node).map_or_else(|| "-".to_owned(), |name| printable(name))
     }
@@ -29,7 +29,7 @@ impl WriterNames {
     }
 }
 
-/// Without characters that would move a terminal's cursor.
+/// A name without control characters, which could move a terminal's cursor.
 fn printable(name: &str) -> String {
     name.replace(|letter: char| letter.is_control(), " ")
 }

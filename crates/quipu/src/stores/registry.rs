@@ -1,4 +1,4 @@
-//! `quipu writers --store`: who writes to a store; and `quipu writers retire`: who no longer does.
+//! `quipu writers --store` lists the writers of a store; `quipu writers retire` retires one.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub fn writers(url: &str, as_json: bool, out: &mut impl Write) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has a writer retired.
+/// Retires a writer.
 pub fn retire(flags: &RetireArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::new(&flags.store.store).context("--store")?;
     let writer = parse_writer(&flags.writer)?;
@@ -139,7 +139,7 @@ fn lease(registration: &Registration, at: Millis) -> String {
     }
 }
 
-/// A writer, as it is shown.
+/// Parses a writer from its printed form.
 pub fn parse_writer(text: &str) -> anyhow::Result<Writer> {
     let word = |word: &str| (word.len() == 16).then(|| u64::from_str_radix(word, 16).ok()).flatten();
     let parsed = text.split_once('.').and_then(|(node, incarnation)| {

@@ -1,6 +1,6 @@
-//! Asks a store, and again if there is no answer.
+//! Calls a store, and again if there is no answer.
 //!
-//! Invariant: only calls that may be repeated are asked again, which all of the port's may.
+//! Invariant: only repeatable calls are repeated; all calls of the port are.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use quipu_model::{StoreError, StoreFuture};
 
-/// How often a call is asked again, and how long to wait before: twice as long each time, half a minute in all. A store that fails over is back by then.
+/// Number of retries, and the pauses before them: doubled each time, half a minute in all. A store
+/// that fails over is back by then.
 const RETRIES_MAX: u32 = 9;
 const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(100);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(6);
 
-/// Waits for an answer, and asks again while there is none.
+/// Waits for an answer, and calls again while there is none.
 pub fn call_with_retry<'a, T>(mut call: impl FnMut() -> StoreFuture<'a, T>) -> Result<T, StoreError> {
     let mut pause = RETRY_PAUSE_FIRST;
     for _ in 0..RETRIES_MAX {
@@ -28,7 +29,8 @@ pub fn call_with_retry<'a, T>(mut call: impl FnMut() -> StoreFuture<'a, T>) -> R
     block_on(call())
 }
 
-/// Waits for whatever a store does: its driver has a thread of its own, so nothing has to be run on this one.
+/// Waits for a store's future. Its driver has a thread of its own, so nothing has to run on this
+/// one.
 pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
@@ -36,7 +38,7 @@ pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     loop {
         match work.as_mut().poll(&mut context) {
             Poll::Ready(done) => return done,
-            // A wake-up that came in between is not lost: then this returns at once.
+            // A wake-up that came in between is not lost: `park` then returns at once.
             Poll::Pending => thread::park(),
         }
     }

@@ -1,10 +1,11 @@
 //! Walks over all rows of a store.
 //!
-//! In: a store. Out: rows with their names, each once, as they were when they were read.
+//! In: a store. Out: rows with their names, each once, as of their reading.
 //!
 //! Invariants:
-//! - a row that is there all the while is met, however often the store names it: once;
-//! - a row that cannot be read is told apart from a store that does not answer.
+//! - a row that exists throughout the walk is visited exactly once, even if the store repeats its
+//!   name;
+//! - an unreadable row is distinguished from a store that does not answer.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -16,20 +17,21 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::stores::retry::{block_on, call_with_retry};
 
-/// Rows that are read at the same time: enough to hide the way to the store and back, few enough that none waits for a connection for long.
+/// Rows that are read at the same time: enough to hide the round trip, few enough that none waits
+/// for a connection for long.
 const READS_MAX: usize = 256;
 
-/// How often a row that cannot be read is tried, of a store that answers.
+/// Attempts to read an unreadable row of a store that answers.
 const TRIES: usize = 3;
 
-/// A row, or why it cannot be read.
+/// A row, or the reason why it is unreadable.
 pub type NamedRow = (Box<[u8]>, Result<FetchedRow, StoreError>);
 
-/// A walk.
+/// A walk over rows.
 pub struct RowWalk<'s> {
     store: &'s dyn Store,
     pattern: Option<&'s str>,
-    /// Hashes of the names met: 128 bits, of which no two come to the same by chance.
+    /// Hashes of the visited names: at 128 bits no two are equal by chance.
     visited: HashSet<u128>,
     next: Option<Cursor>,
     begun: bool,
@@ -37,24 +39,24 @@ pub struct RowWalk<'s> {
 }
 
 impl<'s> RowWalk<'s> {
-    /// Over all rows, or over those whose names match a glob.
+    /// A walk over all rows, or over those with names that match a glob.
     pub fn new(store: &'s dyn Store, pattern: Option<&'s str>) -> RowWalk<'s> {
         RowWalk { store, pattern, visited: HashSet::new(), next: None, begun: false, names: VecDeque::new() }
     }
 
-    /// Over those rows of another store whose names this walk has not met.
+    /// A walk over the rows of another store that this walk has not visited.
     pub fn unvisited_in(self, store: &'s dyn Store) -> RowWalk<'s> {
         RowWalk { visited: self.visited, ..RowWalk::new(store, self.pattern) }
     }
 
-    /// Some more of them; none after the last.
+    /// The next page; `None` after the last.
     pub fn next_page(&mut self) -> anyhow::Result<Option<Vec<NamedRow>>> {
         while self.names.is_empty() {
             if self.begun && self.next.is_none() {
                 return Ok(None);
             }
             let scan = || self.store.scan(self.next.as_ref(), SCAN_NAMES_MAX);
-            // The first call is not repeated: a wrong address or password should not take half a minute.
+            // Without a retry: a wrong address or password should not take half a minute.
             let page =
                 if self.begun { call_with_retry(scan) } else { block_on(scan()) }.context("list the counters")?;
             (self.begun, self.next) = (true, page.next);
@@ -116,7 +118,8 @@ fn unreadable_message(name: &[u8]) -> String {
     format!("read the row of {}; `quipu audit --store` lists what is damaged", crate::terminal::format_name(name))
 }
 
-/// Whether it is the row or the store: one that tells the time is there.
+/// Reads an unreadable row again. A store that returns the time is up, so then the row is the
+/// cause.
 fn retry_read<'a, T>(
     store: &'a dyn Store,
     read: impl Fn() -> StoreFuture<'a, T>,
@@ -132,7 +135,7 @@ fn retry_read<'a, T>(
     }
 }
 
-/// A name that a store of ours gave us.
+/// Parses a name that a Quipu store returned.
 fn parse_name(bytes: &[u8]) -> anyhow::Result<Name<'_>> {
     Name::new(bytes).map_err(|error| anyhow!("the store names a counter that cannot be one: {error}"))
 }

@@ -1,4 +1,4 @@
-//! `quipu shards`: what each writer says of one counter, in a store.
+//! `quipu shards`: prints the cell of each writer of one counter in a store.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -38,16 +38,16 @@ pub fn shards(flags: &ShardsArgs, out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(if row.exists() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is shown of a counter.
+/// The printed parts of a counter.
 struct CounterView<'s> {
     row: &'s Snapshot,
-    /// Of a sketch: its content, by writer.
+    /// The content of a sketch, by writer.
     bodies: &'s Bodies,
     names: &'s WriterNames,
 }
 
 impl CounterView<'_> {
-    /// The kind of the counter; of a sketch, what the writers' bodies say.
+    /// The kind of the counter; of a sketch, the kind of the writers' bodies.
     fn kind(&self) -> &'static str {
         if !self.row.is_sketch() {
             return "count";
@@ -172,7 +172,7 @@ fn cell_state(closed: bool) -> &'static str {
     if closed { "closed" } else { "open" }
 }
 
-/// When it began, and by whom.
+/// The start of an epoch, and the node that began it.
 fn epoch_text(epoch: Epoch) -> String {
     match epoch == Epoch::FIRST {
         true => "first".to_owned(),

@@ -1,6 +1,7 @@
-//! The counters that an import or a copy left out, each with its reason.
+//! The counters that an import or a copy skipped, each with its reason.
 //!
-//! Invariant: every counter left out is counted under its reason; the first of them are named.
+//! Invariant: every skipped counter is counted under its reason; the first of them are listed by
+//! name.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +9,10 @@ use crate::backends::source::SkipReason;
 use crate::json::Json;
 use crate::terminal;
 
-/// How many of the counters left out are named.
+/// Most skipped counters that are listed.
 const LISTED_MAX: usize = 100;
 
-/// The counters left out.
+/// The skipped counters.
 #[derive(Default)]
 pub struct SkipList {
     listed: Vec<(Box<[u8]>, SkipReason)>,
@@ -19,7 +20,7 @@ pub struct SkipList {
 }
 
 impl SkipList {
-    /// Leaves one out.
+    /// Adds a skipped counter.
     pub fn add(&mut self, name: Box<[u8]>, reason: SkipReason) {
         *self.counts.entry(reason.text).or_default() += 1;
         if self.listed.len() < LISTED_MAX {
@@ -27,7 +28,7 @@ impl SkipList {
         }
     }
 
-    /// Leaves out what another list has, too.
+    /// Adds the counters of another list.
     pub fn extend(&mut self, other: SkipList) {
         for (reason, count) in other.counts {
             *self.counts.entry(reason).or_default() += count;
@@ -36,12 +37,12 @@ impl SkipList {
         self.listed.extend(other.listed.into_iter().take(room));
     }
 
-    /// How many there are.
+    /// Number of skipped counters.
     pub fn count(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// Prints them on stderr: the first names, then how many there are for each reason.
+    /// Prints them on stderr: the first names, then the number for each reason.
     pub fn print(&self, label: &str) {
         for (name, reason) in &self.listed {
             eprintln!("{label} {}: {reason}", terminal::format_name(name));
@@ -51,7 +52,8 @@ impl SkipList {
         }
     }
 
-    /// The same for `--json`: the first, how many more there are, and how many for each reason.
+    /// The fields for `--json`: the first names, the number of the others, and the number for each
+    /// reason.
     pub fn fields(&self, names: [&'static str; 3]) -> Vec<(&'static str, Json)> {
         let listed = self
             .listed

@@ -1,6 +1,8 @@
-//! `quipu-client` on the real program: each add counts once, through kills, restarts and cut connections.
+//! `quipu-client` on the real program: each add counts once, through kills, restarts and cut
+//! connections.
 //!
-//! The judge is the sum. Calls wait long enough to be answered in the end, so nothing is unknown and the total must be exact.
+//! The judge is the sum. Calls wait long enough to be answered in the end. So no outcome is
+//! unknown, and the total must be exact.
 
 mod proxy;
 
@@ -247,7 +249,8 @@ async fn connect_cut(proxy: &Proxy) -> Client {
     }
 }
 
-/// Adds 1 from several tasks at once, each for as long as it goes on after so many of its own; returns how many adds were acknowledged, and the values they were told.
+/// Adds 1 from several tasks at once; each task asks `goes_on` after each add of its own. Returns
+/// the number of acknowledged adds, and their replies.
 async fn load(
     clients: &[Client],
     tasks: usize,

@@ -1,5 +1,7 @@
-//! Stands between a client and the program, at an address that stays the same over restarts, and cuts connections wherever the dice say: in the middle of a request, of a reply, or after requests whose
-//! replies it keeps to itself.
+//! A proxy between a client and the program, at an address that stays the same over restarts.
+//!
+//! It cuts connections at random: in the middle of a request, in the middle of a reply, or after
+//! requests with withheld replies.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! `quipu accuracy`, quick: the figures are near what the project asks of them, and a user is not judged.
+//! `quipu accuracy --quick`: the figures are near the required ones, and a user gets no verdict.
 
 use std::path::Path;
 use std::process::{Command, Output};

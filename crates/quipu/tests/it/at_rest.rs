@@ -1,4 +1,5 @@
-//! Commands on names that are at rest, through the real door: after a restart nothing is in memory, and nobody can tell.
+//! Commands on counters at rest, through the real protocols: a restart leaves nothing in memory,
+//! and no reply shows it.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Backup, restore and copies, through the built program.
+//! Tests of backup, restore and copies, through the built program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Clients that count, each in names of its own.
 const CLIENTS: usize = 4;
 
-/// Names of a client, which it adds to in turn: what they hold says how many of its adds are there, and that none is missing between them.
+/// Number of names of a client, which it adds to in turn. Their values give the number of its adds,
+/// and prove that none in between is missing.
 const NAMES: u64 = 500;
 
 /// Adds in one pipeline.

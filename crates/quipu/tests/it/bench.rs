@@ -1,4 +1,5 @@
-//! `quipu bench`, short: that it counts what it says, compares what it says, and leaves nothing behind. Not how fast anything is.
+//! `quipu bench`, short: its counts and comparisons are right, and it leaves nothing behind. Speed
+//! is not tested.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

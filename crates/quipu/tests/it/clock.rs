@@ -1,5 +1,7 @@
-//! The wall clock jumps under a running program (Debian's libfaketime moves it): expiry, tokens that carry their time, windows and
-//! limits go on, and the log and the metric say what happened.
+//! Jumps of the wall clock under a running program, made by Debian's libfaketime.
+//!
+//! Expiry, tokens that carry their time, windows and limits go on. The log and the metric report
+//! the jump.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
-//! Mistakes in a configuration: `config check` and `serve` tell the same ones, and nothing starts.
+//! Mistakes in a configuration: `config check` and `serve` report the same ones, and nothing
+//! starts.
 //!
-//! Each file of `tests/bad_configs` names its mistakes at the ends of their lines, behind `# mistake: `.
+//! Each file of `tests/bad_configs` names its mistakes at the ends of their lines, behind
+//! `# mistake: `.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Stores copied into each other, there and back, by the built program.
 //!
-//! The judge: every counter has what its nodes have added, less what was taken, in both stores; and both audits are clean.
+//! The judge: every counter has, in both stores, the adds of its nodes less the amounts taken; and
+//! both audits are clean.
 
 use std::path::Path;
 

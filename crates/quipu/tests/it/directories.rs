@@ -1,4 +1,4 @@
-//! Directories that cannot be a data directory, and starts that leave none behind.
+//! Invalid data directories are refused, and failed starts leave no directory behind.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

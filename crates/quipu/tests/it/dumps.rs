@@ -1,6 +1,8 @@
-//! Counters of every kind leave a server or a store: `QUIPU.DUMP`, `quipu get`, `quipu list`, `quipu export`.
+//! Counters of every kind leave a server or a store: `QUIPU.DUMP`, `quipu get`, `quipu list`,
+//! `quipu export`.
 //!
-//! The judge: a body is decoded by `quipu-sketch` alone, and says what the server's own reading says.
+//! The judge: `quipu-sketch` alone decodes a body, and its estimate equals the server's own
+//! reading.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,4 +1,5 @@
-//! Thousands of connections at once, and requests that never end: capped and closed, while others go on.
+//! Thousands of connections at once, and requests that never end: capped and closed, while other
+//! clients are served.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,5 @@
-//! Imports from real servers, by the built program: every key is imported or listed, with its expiry, and a failed import leaves nothing behind.
+//! Imports from real servers, by the built program: every key is imported or listed, with its
+//! expiry. A failed import leaves nothing behind.
 
 use std::process::{Command, Stdio};
 

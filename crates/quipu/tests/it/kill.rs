@@ -1,11 +1,13 @@
-//! Kill -9 of the real program under load, again and again on the same directory: every acknowledged operation is there, once,
-//! and no number that anyone was shown has been taken back.
+//! Kill -9 of the real program under load, again and again on the same directory.
 //!
-//! Most counters do not fit in memory, what has changed is sealed ten times a second, and the journal is small: so a kill meets seals, cuts, evictions,
-//! loads and compaction at any point of theirs.
+//! Every acknowledged operation is there, once. No number that a client has seen is taken back.
 //!
-//! `QUIPU_KILLS` sets how many kills each mode gets, `QUIPU_SEED` the seed. A seed decides the load and the moment of each kill,
-//! not how threads meet: it finds the same kind of run again, not the same run.
+//! Most counters do not fit in memory, changes are sealed ten times a second, and the journal is
+//! small. So a kill meets seals, cuts, evictions, loads and compaction at any point of theirs.
+//!
+//! `QUIPU_KILLS` sets the number of kills in each mode, `QUIPU_SEED` the seed. A seed decides the
+//! load and the time of each kill, not the interleaving of threads. It finds the same kind of run
+//! again, not the same run.
 
 mod once;
 mod silent;
@@ -32,7 +34,8 @@ const MODES: usize = 3;
 /// Kills of each mode unless `QUIPU_KILLS` says otherwise.
 const KILLS_DEFAULT: usize = 12;
 
-/// How many lives a directory has: enough to rotate and recycle its segments, few enough that fresh ones are seen often.
+/// Number of program runs per directory: enough to rotate and recycle its segments, few enough that
+/// fresh directories are frequent.
 const LIVES_PER_DIRECTORY: usize = 40;
 
 /// The crowd is read as a whole after so many lives: reading it costs more than a life.
@@ -140,7 +143,8 @@ fn run_directory(mode: Durability, loss: Loss, kills: usize, rng: &SeededRng, to
         if last {
             break;
         }
-        // Most lives are short, so that there are many ends; some are long enough for compaction, which begins after half a second.
+        // Most runs are short, so that there are many kills. Some are long enough for compaction,
+        // which begins after half a second.
         let length = if rng.chance(70) { rng.between(20..=200) } else { rng.between(600..=1_500) };
         let length = Duration::from_millis(length.unsigned_abs());
         let (stderr, loaded) = load_all(program, length, rng, Some(crowd.names()), Program::kill9);

@@ -1,4 +1,4 @@
-//! One life of the program under load.
+//! One run of the program under load.
 
 use std::path::Path;
 use std::thread;

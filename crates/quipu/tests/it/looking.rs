@@ -1,4 +1,4 @@
-//! Looking into real stores: who writes, what each says of a counter, and whether all of it can be.
+//! Inspection of real stores: the writers, the cells of a counter, and the audit of all rows.
 
 use std::path::Path;
 use std::thread;

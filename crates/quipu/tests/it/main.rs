@@ -1,4 +1,4 @@
-//! The program from outside: started, loaded, killed, stopped, started again.
+//! Tests of the program from outside: started, loaded, killed, stopped, started again.
 
 mod accuracy;
 mod at_rest;

@@ -1,6 +1,8 @@
-//! Counters moved in and out of real stores: imported, killed in the middle, imported again, copied, exported.
+//! Counters moved in and out of real stores: imported, killed in the middle, imported again,
+//! copied, exported.
 //!
-//! The judge of an import: every counter has what its source has, plus what others have counted, less what others have taken.
+//! The judge of an import: every counter has its source's value, plus the adds of other writers,
+//! less the amounts taken.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -111,8 +113,10 @@ pub fn eventually<T: std::fmt::Debug>(what: &str, probe: impl FnMut() -> T, good
     }
 }
 
-/// Imports, is killed in the middle, imports again; then the source changes and it is imported once more. `rows` counts the counters of the target,
-/// `stop` stops the target where it is, and lets it go on.
+/// Imports, is killed in the middle, and imports again; then the source changes, followed by
+/// another import.
+///
+/// `rows` counts the counters of the target. `stop` suspends the target, and resumes it.
 fn import_killed_and_repeated(source: &RedisServer, target: &str, rows: impl Fn() -> i64, stop: impl Fn(bool)) {
     let mut expected = many();
     set(source, &expected);

@@ -1,4 +1,4 @@
-//! What is said of a namespace at run time, and kill -9.
+//! Settings of a namespace at run time, and kill -9.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

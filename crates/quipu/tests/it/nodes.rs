@@ -1,6 +1,8 @@
-//! Three nodes on one real store, under load, while nodes and the store are killed, stopped and started again.
+//! Three nodes on one real store, under load, while nodes and the store are killed, stopped and
+//! started again.
 //!
-//! The account of each counter: what GETSET returned + what is left = what was acknowledged + some subset of what nobody knows of.
+//! The account of each counter: the values returned by GETSET + the rest = the acknowledged adds +
+//! a subset of the unknown ones.
 
 mod sketches;
 
@@ -35,7 +37,8 @@ const HARVESTED: [&str; 2] = ["views:1", "views:2"];
 /// How long a client waits for a reply: longer than a node lets a command wait for its store.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// When all nodes must show the same, after the last fault: settled, fetched, and a store connected to again, many times over.
+/// Most time from the last fault until all nodes agree: time to settle, to fetch, and to reconnect
+/// to a store, many times over.
 const AGREED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A store that can be killed and comes back with all that it acknowledged.
@@ -220,7 +223,8 @@ fn kill_all(nodes: &mut Nodes, store: &mut impl StoreServer) {
     store.restart();
 }
 
-/// What requests meet on a bad network: some are answered by nobody though they were carried out, some are not carried out.
+/// Faults of requests on a bad network: some are carried out without a reply, some are not carried
+/// out.
 fn bad_weather(request: u64) -> NetworkFault {
     match request {
         150 => NetworkFault::LoseReplies,
@@ -304,7 +308,8 @@ fn bad_network(server: SocketAddr) -> (Proxy, Arc<AtomicBool>) {
     (Proxy::start(server, plan).expect("a proxy starts"), clear)
 }
 
-/// Loads three nodes in bad weather. It clears up before they are judged: whether they ever agree in it is a matter of luck.
+/// Loads three nodes on a bad network. It recovers before they are judged: agreement on a bad
+/// network is a matter of luck.
 fn nothing_is_lost_or_doubled_behind(what: &str, (proxy, clear): (Proxy, Arc<AtomicBool>), url: &str) {
     nothing_is_lost_or_doubled(what, url, true, |_| {
         pause(4_000);

@@ -1,4 +1,5 @@
-//! A mutation with an `Idempotency-Key`, sent as the README says, again and again, whatever happens in between.
+//! A mutation with an `Idempotency-Key`, sent by the README's recipe, repeatedly and through
+//! failures.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A store that goes away and comes back: who says so, where, and how soon nodes agree again.
+//! A store that goes away and comes back: where the nodes report it, and how soon they agree again.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Sampled counts through the program's doors: what is asked, what is told, and kill -9.
+//! Sampled counts through the program's protocols: commands, readings, and kill -9.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};

@@ -1,5 +1,6 @@
-//! Two processes on one directory: the second one refuses, and names the first. And a directory whose files are removed or replaced
-//! under a running program: it ends.
+//! Two processes on one directory: the second one refuses, and names the first.
+//!
+//! And a directory with files removed or replaced under a running program: the program ends.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A stop that is asked for: nothing is lost in any mode, and the program says so by its exit status.
+//! A stop by a signal: nothing is lost in any mode, and the exit status confirms it.
 
 use std::process::ExitStatus;
 use std::time::Duration;

@@ -1,6 +1,9 @@
-//! The approximate kinds through the program's door: HyperLogLogs that go to Redis and come from it, and kills under load.
+//! The approximate kinds through the program's protocols: HyperLogLogs that go to Redis and come
+//! from it, and kills under load.
 //!
-//! The judge of kinds that count each item once: what was acknowledged ⊆ what is there ⊆ what was asked for. Of those that add up: every acknowledged increment is in, and of the others some.
+//! The judge of kinds that count each item once: acknowledged items ⊆ items in the sketch ⊆
+//! requested items. The judge of kinds that add up: every acknowledged increment is in, and some of
+//! the others.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -386,7 +389,8 @@ fn field(reply: &Value, key: &str) -> i64 {
     number(found.unwrap_or_else(|| panic!("no {key} in {reply:?}")).1)
 }
 
-/// A load on windows: events of the last half hour, each in the pane of its time. What each counter was asked for, and whether that was answered.
+/// A load on windows: events of the last half hour, each in the pane of its time. Returns the
+/// amount of each step, and whether it was acknowledged.
 fn load_windows(program: &Program, rng: &SeededRng) -> Vec<(u64, bool)> {
     let (mut client, mut load_log) = (connect(program), Vec::new());
     let began = wall(&mut client);

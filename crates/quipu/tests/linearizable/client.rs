@@ -1,8 +1,10 @@
-//! One client: what it asks in each life of the program, and what came of it.
+//! One client: its operations in each run of the program, and their outcomes.
 //!
 //! Invariants:
-//! - a time is taken before a request leaves and after its last reply came, from one clock that all clients share;
-//! - a request that was not answered is recorded as unknown, whatever came of others on its connection.
+//! - a time is taken before a request leaves and after its last reply came, from one clock that all
+//!   clients share;
+//! - an unanswered request is recorded as unknown, independently of other requests on its
+//!   connection.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,15 +1,19 @@
-//! Linearizability of the real program: several clients over RESP and HTTP, kill -9 and restarts, and a judge that accepts a
-//! history only if some order of its operations explains every reply.
+//! Linearizability of the real program: several clients over RESP and HTTP, kill -9 and restarts,
+//! and a judge.
 //!
-//! A history has two or three lives of one data directory. Half of them delay the journal's steps, so that a kill meets changes
-//! that are applied and not yet written: a read that shows them has shown what the next life does not have.
+//! The judge accepts a history only if some order of its operations explains every reply.
+//!
+//! A history has two or three runs of the program on one data directory. Half of them delay the
+//! journal's steps. So a kill meets changes that are applied and not yet written. A read that
+//! returned such a change returned one that the next run does not have.
 //!
 //! | variable | |
 //! |---|---|
-//! | `QUIPU_HISTORIES` | how many histories |
+//! | `QUIPU_HISTORIES` | number of histories |
 //! | `QUIPU_HISTORY_FROM` | the first seed; the others follow it |
 //!
-//! A seed decides requests, delays and ends. It does not decide how threads meet: the same seed is the same kind of run.
+//! A seed decides requests, delays and ends. It does not decide the interleaving of threads: the
+//! same seed is the same kind of run.
 
 mod client;
 mod protocols;

@@ -1,4 +1,4 @@
-//! The two protocols by which the same counters are reached.
+//! Clients of the two protocols, for the same counters.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::request::{Answer, Request, producer};
 
-/// How long a reply may take. A server that is killed closes its connections at once; one that is silent this long hangs.
+/// Timeout of a reply. A killed server closes its connections at once; one that is silent for this
+/// time hangs.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Problems that a healthy server may answer: the operation was not applied.

@@ -1,4 +1,4 @@
-//! What clients ask, and what was answered.
+//! The requests of clients, and their replies.
 
 use quipu_model::Reply;
 use quipu_testkit::SeededRng;

@@ -1,4 +1,4 @@
-//! One history: lives of a program on one directory, the load on them, how each ends, and the judgement.
+//! One history: runs of a program on one directory, their load, their ends, and the judgement.
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,8 +20,8 @@ use crate::client::{Client, HistoryClock, OperationOutcome, ProgramRun, Role};
 use crate::protocols::Addresses;
 use crate::request::{GROUPS, counter_name};
 
-/// Clients over RESP, and over HTTP. Of those over RESP some mostly read: while a change is not yet written, clients that write
-/// wait for it, and only a read can show it.
+/// Clients over RESP, and over HTTP. Some of those over RESP mostly read. While a change is not yet
+/// written, writing clients wait for it, and only a read can show it.
 const RESP_CLIENTS: usize = 6;
 const HTTP_CLIENTS: usize = 2;
 const READERS: usize = 2;
@@ -35,8 +35,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A worker asks for the time once for several requests, and is delayed and interrupted on a busy machine in between.
 const CLOCK_SLACK: Duration = Duration::from_millis(300);
 
-/// Steps of a commit that are delayed: before a record is handed in, before it is written, before its reply may leave. More
-/// often the steps that leave a change applied and unwritten.
+/// Steps of a commit that are delayed: before a record is handed in, before it is written, before
+/// its reply may leave. Steps that leave a change applied and unwritten are more frequent.
 const DELAYED_STEPS: [&str; 6] = ["reserved", "reserved", "chained", "chained", "filled", "synced"];
 
 type GroupState = [CounterState; CELLS];

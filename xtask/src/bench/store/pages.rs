@@ -1,6 +1,8 @@
-//! What is put of sketches that are counted in: the pages that changed, not the sketches.
+//! Measures the puts of changing sketches: the changed pages are put, not whole sketches.
 //!
-//! A node on a Redis has a thousand dense sketches of uniques and counts so many new items in each of them, then waits until all of that is put. Pages are by the node's own count; bytes are what Redis says it has received.
+//! A node on a Redis has a thousand dense sketches of uniques. It counts a number of new items in
+//! each of them, then waits until all changes are put. The number of pages is the node's own; the
+//! bytes are those that Redis reports as received.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -15,26 +17,26 @@ use super::super::table_text;
 use super::{LocalServer, StoreBench, connect, read_until};
 use crate::run::now;
 
-/// Sketches that are counted in.
+/// Number of sketches.
 const SKETCHES: usize = 1_000;
 
-/// Items of each at first: more than a sparse sketch can hold.
+/// First items of each: more than a sparse sketch can hold.
 const FIRST_ITEMS: usize = 3_000;
 
-/// New items that each gets between two looks.
+/// New items of each between two readings.
 const NEW_ITEMS: [usize; 6] = [1, 2, 4, 8, 64, 1_000];
 
-/// A dense sketch of Redis's form takes so many bytes, and what is kept with it.
+/// Bytes of a dense sketch in Redis's form, with its header.
 const BODY_BYTES: f64 = 12_304.0;
 
-/// What was put, in all.
+/// Totals of the puts.
 struct PutTotals {
     pages: u64,
     received: u64,
 }
 
 impl StoreBench {
-    /// What is put when so much has changed in each of many sketches.
+    /// Measures the puts after a number of changes in each of many sketches.
     pub(super) fn pages(&self) -> anyhow::Result<()> {
         let redis = self.redis("pages-redis")?;
         let url = format!("redis://127.0.0.1:{}", redis.port);
@@ -62,7 +64,7 @@ impl StoreBench {
     }
 }
 
-/// Observes so many items that nobody has seen, in each sketch.
+/// Observes `items` new items in each sketch.
 fn observe(node: &LocalServer, items: usize, items_sent: &mut usize) -> anyhow::Result<()> {
     let mut stream = node.connect()?;
     for sketch in 0..SKETCHES {
@@ -78,7 +80,7 @@ fn observe(node: &LocalServer, items: usize, items_sent: &mut usize) -> anyhow::
     Ok(())
 }
 
-/// What was put so far, once nothing more comes.
+/// The totals so far, once no more puts come.
 fn wait_until_settled(http: u16, redis: &LocalServer) -> anyhow::Result<PutTotals> {
     let (began, mut last) = (now(), None);
     loop {

@@ -1,17 +1,19 @@
-//! What few counters have and a slot has no room for: long names, expiries, odd epochs, what is said on a shared store.
+//! Stores the rare parts of a counter that do not fit a slot: long names, expiries, rare epochs,
+//! own cells.
 
 use quipu_model::{Cell, Epoch};
 
 use crate::sharing::own::OwnCells;
 
-/// What a slot's number stands for when it is not a plain value.
+/// Extra of a slot; the slot's number is its index instead of a value.
 #[derive(Default)]
 pub struct Extra {
     /// The whole name, if it is too long for the slot.
     pub name: Option<Box<[u8]>>,
-    /// `None`: known not to exist.
+    /// `None`: known to be absent.
     pub cell: Option<Cell>,
-    /// With a shared store: what this node says there. The cell is then what it shows: its own cells over what it knows of others.
+    /// With a shared store: this node's own cells. `cell` is then the shown state: own cells merged
+    /// with other nodes' known cells.
     pub own: Option<Box<OwnCells>>,
 }
 
@@ -31,7 +33,7 @@ impl Extras {
         &mut self.all[at as usize]
     }
 
-    /// Keeps one; its number fits where a value would stand.
+    /// Stores an extra; its number fits the slot's value field.
     pub fn put(&mut self, extra: Extra) -> i64 {
         match self.free.pop() {
             Some(at) => {
@@ -45,33 +47,34 @@ impl Extras {
         }
     }
 
-    /// Takes one out.
+    /// Removes an extra.
     pub fn take(&mut self, at: i64) -> Extra {
         let extra = std::mem::take(self.get_mut(at));
         self.free.push(at as u32);
         if self.free.len() == self.all.len() {
-            // Nobody has any: the memory goes back.
+            // No extras are left, so their memory is freed.
             *self = Extras::default();
         }
         extra
     }
 
-    /// How many bytes they take, without what each of them points to.
+    /// Their bytes, without the memory that each of them points to.
     pub fn bytes(&self) -> usize {
         self.all.capacity() * size_of::<Extra>() + self.free.capacity() * size_of::<u32>()
     }
 }
 
-/// Epochs that slots name by a number: the first one, and a few that counters of the shard have in common.
+/// Epochs that slots refer to by number: the first one, and a few that the shard's counters share.
 ///
-/// All counters made since the newest deletion in a shard have the same epoch, so a few suffice for nearly all.
+/// All counters created since the last deletion in a shard have the same epoch, so a few suffice
+/// for nearly all.
 #[derive(Default)]
 pub struct SharedEpochs {
-    /// The epoch and how many slots name it; a place without any is free.
+    /// Each epoch with the number of slots that refer to it; 0: the number is free.
     named: Vec<(Epoch, u32)>,
 }
 
-/// Numbers of epochs are below this.
+/// Bound of the epoch numbers.
 pub const EPOCHS_MAX: usize = 16;
 
 impl SharedEpochs {
@@ -81,7 +84,7 @@ impl SharedEpochs {
         if number == 0 { Epoch::FIRST } else { self.named[number - 1].0 }
     }
 
-    /// A number for an epoch, unless all are taken by others; to be let go of once.
+    /// A number for an epoch, unless all are in use; to be released once.
     pub fn acquire(&mut self, epoch: Epoch) -> Option<usize> {
         if epoch == Epoch::FIRST {
             return Some(0);
@@ -97,14 +100,14 @@ impl SharedEpochs {
         Some(at + 1)
     }
 
-    /// A slot does not name it any more.
+    /// One slot no longer refers to this number.
     pub fn release(&mut self, number: usize) {
         if number > 0 {
             self.named[number - 1].1 -= 1;
         }
     }
 
-    /// How many bytes they take.
+    /// Their bytes.
     pub fn bytes(&self) -> usize {
         self.named.capacity() * size_of::<(Epoch, u32)>()
     }

@@ -1,33 +1,38 @@
-//! Blocks of memory that are full of chunks, to be made huge pages.
+//! Finds memory blocks that are full of chunks and turns them into huge pages.
 //!
-//! With a million counters nearly each one that is asked for lies on another page, and the processor waits for its entry in the table of pages before it can wait for the counter: a huge page stands for 512 of
-//! them. Measured here: 12 % less time per add with a million counters.
+//! With a million counters, nearly each access is to another page. The processor must then wait for
+//! the page's table entry before it waits for the counter. A huge page replaces 512 entries.
+//! Measured here: 12 % less time per add with a million counters.
 //!
-//! Where the allocator puts chunks is its own affair. It puts them side by side, so blocks fill up; those that are full are gathered once, in the background. A hint: whoever goes without it gets the same answers
-//! later, and a block that is not full is left alone, since its pages would be taken whole.
+//! The allocator decides the addresses of chunks. It places them side by side, so blocks fill up.
+//! The background thread collapses each full block once. This is a hint: without it, answers are
+//! the same but later. A block that is not full is left alone, since a huge page would take all of
+//! its memory.
 
 use std::collections::HashMap;
 
-/// A huge page.
+/// Bytes of a huge page.
 pub const BLOCK_BYTES: usize = 2 << 20;
 
-/// A block is full when so much of it is chunks; the rest is what the allocator keeps between them.
+/// A block counts as full with this many bytes of chunks; the rest is the allocator's overhead
+/// between them.
 const FULL_BYTES: usize = BLOCK_BYTES / 4 * 3;
 
-/// A block cannot be gathered while the allocator has not yet taken all of it from the system: it is tried again so often.
+/// Most attempts to collapse a block. Each fails until the allocator has obtained the whole block
+/// from the system.
 const TRIES_MAX: u8 = 10;
 
-/// Which blocks chunks lie in.
+/// Chunk bytes per block.
 #[derive(Default)]
 pub struct ChunkBlocks {
-    /// Bytes of chunks by block.
+    /// Bytes of chunks, by the block's address.
     bytes: HashMap<usize, usize>,
-    /// Full, not gathered yet, and how often that was tried.
+    /// Full blocks not collapsed yet, with the number of attempts.
     full: Vec<(usize, u8)>,
 }
 
 impl ChunkBlocks {
-    /// A chunk was made.
+    /// Records a new chunk.
     pub fn add_chunk<T>(&mut self, chunk: &T) {
         let bytes = self.bytes.entry(block_of(chunk)).or_default();
         let before = *bytes;
@@ -37,7 +42,7 @@ impl ChunkBlocks {
         }
     }
 
-    /// A chunk goes back to the allocator.
+    /// Records a chunk that returns to the allocator.
     pub fn remove_chunk<T>(&mut self, chunk: &T) {
         let block = block_of(chunk);
         if let Some(bytes) = self.bytes.get_mut(&block) {
@@ -48,12 +53,12 @@ impl ChunkBlocks {
         }
     }
 
-    /// The blocks to be gathered now.
+    /// Takes the blocks to collapse now.
     pub fn take_full(&mut self) -> Vec<(usize, u8)> {
         std::mem::take(&mut self.full)
     }
 
-    /// A block could not be gathered.
+    /// Queues a block again after a failed attempt.
     pub fn retry_later(&mut self, (block, tries): (usize, u8)) {
         if tries + 1 < TRIES_MAX {
             self.full.push((block, tries + 1));
@@ -65,19 +70,20 @@ fn block_of<T>(chunk: &T) -> usize {
     std::ptr::from_ref(chunk).addr() / BLOCK_BYTES * BLOCK_BYTES
 }
 
-/// Asks the system to make a block one huge page; whether it did.
+/// Asks the system to turn a block into a huge page; returns whether it did.
 #[cfg(all(target_os = "linux", not(miri)))]
 #[allow(unsafe_code, reason = "the call has no safe form")]
 pub fn collapse_block(block: usize) -> bool {
     let start = std::ptr::without_provenance_mut(block);
-    // SAFETY: neither call reads, writes or frees anything that the program can see, whatever lies in the block; where nothing is mapped they fail.
+    // SAFETY: neither call reads, writes or frees memory that the program can see, for any contents
+    // of the block; where no memory is mapped they fail.
     unsafe {
         libc::madvise(start, BLOCK_BYTES, libc::MADV_HUGEPAGE) == 0
             && libc::madvise(start, BLOCK_BYTES, libc::MADV_COLLAPSE) == 0
     }
 }
 
-/// Other systems do as they like.
+/// Other systems have no such call.
 #[cfg(any(not(target_os = "linux"), miri))]
 pub fn collapse_block(_: usize) -> bool {
     true
@@ -96,7 +102,7 @@ mod tests {
         let pieces: Vec<Piece> = (0..3 * BLOCK_BYTES / 2048).map(|n| Piece([n as u8; 2048])).collect();
         pieces.iter().for_each(|piece| blocks.add_chunk(piece));
         let full = blocks.take_full();
-        // Three blocks' worth of pieces, wherever they begin, fill two at least.
+        // Three blocks' worth of pieces fill at least two blocks, at any start address.
         assert!((2..=4).contains(&full.len()), "{full:?}");
         assert!(blocks.take_full().is_empty());
         for tries in 1..TRIES_MAX {
@@ -107,7 +113,7 @@ mod tests {
         assert!(blocks.take_full().is_empty());
         let collapsed = full.iter().filter(|(block, _)| collapse_block(*block)).count();
         println!("{collapsed} of {} blocks are huge pages now", full.len());
-        // What lies in them is what it was.
+        // Their contents are unchanged.
         assert!(pieces.iter().enumerate().all(|(n, piece)| piece.0 == [n as u8; 2048]));
         pieces.iter().for_each(|piece| blocks.remove_chunk(piece));
         assert!(blocks.bytes.is_empty());

@@ -1,31 +1,33 @@
-//! From hashes to the numbers of slots: places in a row, the next free one taken when one's own is not.
+//! Maps hashes to slot numbers by open addressing with linear probing.
 //!
-//! A place is four bytes: the number of a slot and a few bits of its hash, so that nearly every slot that is looked at is the right one. It grows by a half, so it is never much larger
-//! than it has to be, and only these few bytes a counter are made anew when it does.
+//! A bucket has four bytes: the number of a slot and a few bits of its hash, so nearly every slot
+//! that is read is the right one. The index grows by a half, so it is never much larger than
+//! needed. Only these few bytes per counter are rebuilt when it grows.
 //!
-//! Invariant: between a number's own place and the one it is at, none is empty.
+//! Invariant: no bucket between a number's home bucket and its actual bucket is empty.
 
 use super::prefetch::prefetch;
 
-/// Bits of a place that are the number; the others are of the hash.
+/// Bits of a bucket for the number; the others are bits of the hash.
 const NUMBER_BITS: u32 = 26;
 
-/// So many slots can be told apart. A shard of a thousand with as many would take half a terabyte with the others.
+/// Bound of the slot numbers. A shard of a thousand with this many slots would take half a terabyte
+/// with the others.
 pub const NUMBERS_MAX: u32 = (1 << NUMBER_BITS) - 1;
 
-/// So many places from a hash's own one on are looked at together.
+/// Buckets from the home bucket on that are compared together.
 const NEAR: usize = 4;
 
-/// Places of the smallest index: a line of memory.
+/// Buckets of the smallest index: one cache line.
 const BUCKETS_MIN: usize = 16;
 
-/// See the module.
+/// The index of a shard, see the module.
 #[repr(C)]
 pub struct SlotIndex {
-    /// 0 is empty; else the number and one, and bits of the hash above it.
+    /// 0: empty; otherwise the number plus one, with bits of the hash above it.
     buckets: Vec<u32>,
     count: u32,
-    /// So many of the upper bits are the same in all hashes: they chose the shard.
+    /// Number of upper hash bits that are equal in the whole shard.
     shard_bits: u32,
 }
 
@@ -34,7 +36,7 @@ impl SlotIndex {
         SlotIndex { buckets: Vec::new(), count: 0, shard_bits }
     }
 
-    /// The number at which `matches` says yes, of those whose hash may be this one.
+    /// Returns the number that `matches` accepts, among those whose hash bits agree.
     #[inline]
     pub fn find(&self, hash: u64, mut matches: impl FnMut(u32) -> bool) -> Option<u32> {
         if self.buckets.is_empty() {
@@ -53,7 +55,7 @@ impl SlotIndex {
         None
     }
 
-    /// Brings the place of a hash near, and those close behind it.
+    /// Prefetches the home bucket of a hash and those close behind it.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         if let Some(near) = self.buckets.get(self.home(hash)..).and_then(<[u32]>::first_chunk::<NEAR>) {
@@ -62,14 +64,15 @@ impl SlotIndex {
         }
     }
 
-    /// The number that is most likely the one of this hash; `None`: it has none.
+    /// The most likely number of this hash; `None`: it has none.
     #[inline]
     pub fn likely_number(&self, hash: u64) -> Option<u32> {
         let (home, tag) = (self.home(hash), tag(hash));
-        // Nearly always it stands at its own place or close behind it. At which of them is anybody's guess, the processor's too, so all are looked at and none is asked about before.
+        // Nearly always the number is in its home bucket or close behind it. A branch per bucket
+        // would be unpredictable, so all are compared before any is tested.
         if let Some(near) = self.buckets.get(home..).and_then(<[u32]>::first_chunk::<NEAR>) {
             let number_at = |at: usize| near[at].wrapping_sub(tag).wrapping_sub(1);
-            // What is empty or has other bits comes to more than any number.
+            // An empty bucket, or one with other hash bits, yields more than any number.
             let matching = (0..NEAR).fold(0, |matching, at| matching | u32::from(number_at(at) < NUMBERS_MAX) << at);
             if matching != 0 {
                 return Some(number_at(matching.trailing_zeros() as usize));
@@ -78,27 +81,28 @@ impl SlotIndex {
         self.find(hash, |_| true)
     }
 
-    /// Adds a number; `hash_of` tells the hash of every other one.
+    /// Inserts a number; `hash_of` returns the hash of every other one.
     pub fn insert(&mut self, hash: u64, number: u32, hash_of: impl Fn(u32) -> u64) {
         assert!(number < NUMBERS_MAX, "a shard holds at most {NUMBERS_MAX} counters: more shards are needed");
-        // Four fifths full at most: then one's own place, or the next, is nearly always the one.
+        // At most four fifths full: then the home bucket, or the next one, nearly always has the
+        // number.
         if (self.count as usize + 1) * 5 > self.buckets.len() * 4 {
             self.rebuild((self.buckets.len() + self.buckets.len() / 2).max(BUCKETS_MIN), hash_of);
         }
         self.put(hash, number);
     }
 
-    /// Gives a hash another number.
+    /// Replaces a hash's number.
     pub fn renumber(&mut self, hash: u64, from: u32, to: u32) {
         let at = self.bucket_of(hash, from);
         self.buckets[at] = tag(hash) | (to + 1);
     }
 
-    /// Removes a number; `hash_of` tells the hash of every one.
+    /// Removes a number; `hash_of` returns the hash of every number.
     pub fn remove(&mut self, hash: u64, number: u32, hash_of: impl Fn(u32) -> u64) {
         let mut hole = self.bucket_of(hash, number);
         let mut at = self.next_bucket(hole);
-        // What stands behind the hole moves into it unless that would be before its own place.
+        // A later number moves into the hole, unless the hole is before its home bucket.
         while self.buckets[at] != 0 {
             let home = self.home(hash_of((self.buckets[at] & NUMBERS_MAX) - 1));
             let (to_hole, to_at) = (self.distance(home, hole), self.distance(home, at));
@@ -112,7 +116,7 @@ impl SlotIndex {
         self.count -= 1;
     }
 
-    /// Gives memory back if far fewer are left than there were.
+    /// Shrinks the index if far fewer numbers are left.
     pub fn shrink(&mut self, hash_of: impl Fn(u32) -> u64) {
         let count = self.count as usize;
         if self.buckets.len() > 4 * count + BUCKETS_MIN {
@@ -120,7 +124,8 @@ impl SlotIndex {
         }
     }
 
-    /// About `count` numbers with the least hashes from this one on, and a hash: all before it were found. `None`: these are all.
+    /// About `count` numbers with the smallest hashes from this one on, and the hash below which
+    /// all were found. `None`: these are all.
     pub fn range_from(&self, hash: u64, count: usize, hash_of: impl Fn(u32) -> u64) -> (Vec<(u64, u32)>, Option<u64>) {
         let mut found = Vec::new();
         let visit = |found: &mut Vec<(u64, u32)>, at: usize, bucket: u32, wrapped: bool| {
@@ -132,20 +137,20 @@ impl SlotIndex {
         };
         for at in self.home(hash)..self.buckets.len() {
             match self.buckets[at] {
-                // Whatever belongs before an empty place stands before it.
+                // A number whose home is before an empty bucket is stored before that bucket.
                 0 if found.len() >= count => return (found, Some(self.first_hash_after(hash, at))),
                 0 => {}
                 bucket => visit(&mut found, at, bucket, false),
             }
         }
-        // What found no place at the end went on at the beginning.
+        // Numbers that did not fit at the end wrapped around to the beginning.
         for (at, bucket) in self.buckets.iter().enumerate().take_while(|(_, bucket)| **bucket != 0) {
             visit(&mut found, at, *bucket, true);
         }
         (found, None)
     }
 
-    /// How many bytes it takes.
+    /// Bytes of the index.
     pub fn bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<u32>()
     }
@@ -177,17 +182,18 @@ impl SlotIndex {
         at
     }
 
-    /// The own place of a hash: from the bits behind those that chose the shard, so places are in the order of hashes; their number need not be a power of two.
+    /// Home bucket of a hash: from the bits below the shard's, so buckets are in the order of
+    /// hashes. The number of buckets need not be a power of two.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         ((((hash << self.shard_bits) >> 32) * self.buckets.len() as u64) >> 32) as usize
     }
 
-    /// The least hash, in the shard of this one, whose own place is behind this.
+    /// The smallest hash, in the shard of this one, with a home bucket after `at`.
     fn first_hash_after(&self, hash: u64, at: usize) -> u64 {
         let first = ((at as u64 + 1) << 32).div_ceil(self.buckets.len() as u64);
         let shard = if self.shard_bits == 0 { 0 } else { hash >> (64 - self.shard_bits) << (64 - self.shard_bits) };
-        // At the last place it is the first hash of the next shard, or none.
+        // For the last bucket it is the first hash of the next shard, or the maximum.
         shard.saturating_add(((u128::from(first) << 32) >> self.shard_bits).min(u128::from(u64::MAX)) as u64)
     }
 
@@ -196,13 +202,13 @@ impl SlotIndex {
         if at + 1 == self.buckets.len() { 0 } else { at + 1 }
     }
 
-    /// How many steps it is from one place to another.
+    /// Number of steps from one bucket to another.
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.buckets.len() - from }
     }
 }
 
-/// The bits of a hash that stand in a place: neither those of the shard nor those of the place.
+/// The hash bits stored in a bucket: neither the shard's nor the home bucket's.
 #[inline]
 fn tag(hash: u64) -> u32 {
     (hash as u32) << NUMBER_BITS

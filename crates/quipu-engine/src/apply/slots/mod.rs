@@ -1,14 +1,17 @@
-//! The slots of a shard: an index by hash over slots of 32 bytes that lie densely in chunks of one size.
+//! Stores a shard's counters in slots of 32 bytes, packed into chunks of one size, with an index by
+//! hash.
 //!
-//! In a map that holds its entries itself, growing moves all of them into a block of twice the size, and a table that fills and empties leaves blocks of
-//! every size behind in the allocator, some in the arena of each thread that made them. Here only the index, a few bytes a counter, grows so; chunks are all
-//! alike, and one that is no longer needed goes to the next shard that needs one, whichever thread that is.
+//! A map that holds its entries itself moves all of them into a block of twice the size when it
+//! grows. A table that fills and empties leaves blocks of every size in the allocator, some in the
+//! arena of each thread that made them. Here only the index grows so, a few bytes per counter.
+//! Chunks all have one size, and a free one goes to the next shard that needs one, in any thread.
 //!
-//! A slot has a short name and a value, and flags. What few counters have is beside it (`extras`): a long name, an expiry, what is said on a shared store, an epoch that few share.
+//! A slot has a short name, a value, and flags. The rare rest is in an extra (`extras`): a long
+//! name, an expiry, own cells, a rare epoch.
 //!
 //! Invariants:
-//! - slots `0..len` are there, without a gap, and the index holds each of their numbers once;
-//! - a slot either has its cell in itself, or an extra has it: never both.
+//! - slots `0..len` are in use, without a gap, and the index holds each of their numbers once;
+//! - a cell is either in the slot or in its extra, never in both.
 
 mod extras;
 mod huge_pages;
@@ -27,21 +30,23 @@ use self::prefetch::prefetch;
 use crate::sharing::own::OwnCells;
 use crate::sync::{Arc, Mutex, lock};
 
-/// Slots of a chunk: few enough that a shard with one counter costs little, enough that a list of chunks is short.
+/// Slots of a chunk: few enough that a shard with one counter is cheap, enough that the list of
+/// chunks is short.
 const CHUNK_SLOTS: usize = 64;
 
-/// Chunks kept for whoever needs one next: what an eviction under a small memory limit lets go. More are given back to the system.
+/// Bytes of free chunks that are kept for reuse, such as those of an eviction under a small memory
+/// limit. The system gets back all others.
 const SPARE_BYTES_MAX: usize = 32 << 20;
 
-/// Longest name that lies in the slot itself.
+/// Longest name that fits a slot.
 pub const SHORT_BYTES_MAX: usize = 22;
 
-/// What is known of a name, in half a line of memory.
+/// A name's state, in half a cache line.
 #[derive(Clone, Copy)]
 struct CounterSlot {
-    /// The value, or the number of the extra that has all but the beginning of the name.
+    /// The value, or the number of the extra, which then has all but the name's beginning.
     number: i64,
-    /// The name, or its beginning; zeros behind it.
+    /// The name, or its beginning; zero-padded.
     name: [u8; SHORT_BYTES_MAX],
     /// From the lowest: length of the name (5; all ones if an extra has it), number of the epoch (4), flags.
     bits: u16,
@@ -51,24 +56,24 @@ const LENGTH_MASK: u16 = 0x1f;
 const LENGTH_LONG: u16 = LENGTH_MASK;
 const EPOCH_SHIFT: u32 = 5;
 const EPOCH_MASK: u16 = (EPOCHS_MAX as u16 - 1) << EPOCH_SHIFT;
-/// Known not to exist; without an extra only.
+/// The counter is known to be absent; only without an extra.
 const IS_ABSENT: u16 = 1 << 9;
-/// The number is that of an extra.
+/// `number` is that of an extra.
 const HAS_EXTRA: u16 = 1 << 10;
 
-/// What a slot remembers in one bit.
+/// Flag of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum SlotFlag {
-    /// The ledger does not know the present state.
+    /// The slot differs from the ledger.
     Changed = 1 << 11,
     /// The ledger may have a cell of this name.
     AtRest = 1 << 12,
-    /// Looked at since the last eviction came by.
+    /// Used since the last eviction.
     Used = 1 << 13,
-    /// In the batch that was collected from this shard last.
+    /// In the batch that was last collected from this shard.
     Collected = 1 << 14,
-    /// The shard's shelf has a body of this name: it is no count.
+    /// The shard has a body of this name: the counter is a sketch.
     Sketch = 1 << 15,
 }
 
@@ -88,11 +93,11 @@ impl CounterSlot {
     }
 }
 
-/// Aligned, so that no slot lies across two lines of memory.
+/// Aligned, so that no slot crosses a cache line.
 #[repr(align(64))]
 struct Chunk([CounterSlot; CHUNK_SLOTS]);
 
-/// Chunks that belong to no shard, and where all chunks lie.
+/// Free chunks of all shards, and the memory blocks of all chunks.
 #[derive(Default)]
 pub struct SpareChunks(Mutex<SpareList>);
 
@@ -122,11 +127,11 @@ impl SpareChunks {
         }
     }
 
-    /// Makes huge pages of the memory that is full of chunks.
+    /// Turns the blocks that are full of chunks into huge pages.
     pub fn collapse_huge_pages(&self) {
         let full = lock(&self.0).blocks.take_full();
         for block in full {
-            // Not under the lock: it takes a while.
+            // Without the lock: it takes long.
             if !collapse_block(block.0) {
                 lock(&self.0).blocks.retry_later(block);
             }
@@ -134,7 +139,7 @@ impl SpareChunks {
     }
 }
 
-/// See the module. In this order, so that what every look needs comes first.
+/// The slots of a shard, see the module. The field order puts the fields of every access first.
 #[repr(C)]
 #[allow(clippy::vec_box, reason = "chunks stay where they are when the list of them grows")]
 pub struct SlotTable {
@@ -144,13 +149,13 @@ pub struct SlotTable {
     epochs: SharedEpochs,
     extras: Extras,
     spare: Arc<SpareChunks>,
-    /// What makes the hashes: slots do not keep theirs.
+    /// Seed of the hashes; slots do not store their hash.
     seed: u64,
-    /// So many of their upper bits chose the shard.
+    /// Number of upper hash bits that chose the shard.
     shard_bits: u32,
 }
 
-/// A slot that was removed.
+/// The contents of a removed slot.
 pub struct RemovedSlot {
     pub name: Box<[u8]>,
     pub cell: Option<Cell>,
@@ -178,18 +183,20 @@ impl SlotTable {
         self.index.find(hash, |at| names_equal(self.name(at), name))
     }
 
-    /// About `count` slots with the least hashes from this one on, in no order, and a hash before which there are no others; `None`: these are all.
+    /// About `count` slots with the smallest hashes from this one on, in no order, and the hash
+    /// below which there are no others; `None`: these are all.
     pub fn range_from(&self, hash: u64, count: usize) -> (Vec<(u64, u32)>, Option<u64>) {
         self.index.range_from(hash, count, |at| self.hash(at))
     }
 
-    /// Brings the place of a hash in the index near, to be followed by [`SlotTable::guess`] once it may have come.
+    /// Prefetches a hash's bucket, before [`SlotTable::likely_slot`].
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) {
         self.index.prefetch(hash);
     }
 
-    /// The slot that most likely has this hash; `None`: there is none. Where its chunk lies is brought near, to be followed by [`SlotTable::prefetch`].
+    /// The most likely slot of this hash; `None`: there is none. Prefetches the chunk's address,
+    /// before [`SlotTable::prefetch`].
     #[inline]
     pub fn likely_slot(&self, hash: u64) -> Option<u32> {
         let at = self.index.likely_number(hash)?;
@@ -197,13 +204,13 @@ impl SlotTable {
         Some(at)
     }
 
-    /// Brings a slot near.
+    /// Prefetches a slot.
     #[inline]
     pub fn prefetch(&self, at: u32) {
         prefetch(self.slot(at));
     }
 
-    /// Adds a slot for a name that has none, known not to exist, used; returns its number.
+    /// Adds a slot for a new name, as absent and used; returns its number.
     pub fn insert(&mut self, hash: u64, name: &[u8]) -> u32 {
         let at = self.len;
         if at as usize == self.chunks.len() * CHUNK_SLOTS {
@@ -226,7 +233,7 @@ impl SlotTable {
         at
     }
 
-    /// Removes a slot; the last one takes its number.
+    /// Removes a slot; the last slot takes its number.
     pub fn remove(&mut self, at: u32) -> RemovedSlot {
         let removed = RemovedSlot { name: self.name(at).into(), cell: self.cell(at), own: self.take_own_cells(at) };
         let (hash, last) = (self.hash(at), self.len - 1);
@@ -251,7 +258,7 @@ impl SlotTable {
         removed
     }
 
-    /// Gives memory back after many were removed.
+    /// Frees memory after many removals.
     pub fn shrink(&mut self) {
         let (chunks, extras, seed) = (&self.chunks, &self.extras, self.seed);
         self.index.shrink(|at| xxh3_64_with_seed(name_in(chunks, extras, at), seed));
@@ -267,13 +274,13 @@ impl SlotTable {
         *self = SlotTable::new(self.seed, self.shard_bits, self.spare.clone());
     }
 
-    /// About how many bytes they take, without what long names and own cells take elsewhere.
+    /// Approximate bytes, without the memory of long names and own cells.
     pub fn bytes(&self) -> usize {
         let chunks = self.chunks.len() * size_of::<Chunk>() + self.chunks.capacity() * size_of::<Box<Chunk>>();
         chunks + self.index.bytes() + self.extras.bytes() + self.epochs.bytes()
     }
 
-    // ---- one slot ---------------------------------------------------------------------------------------------------------------
+    // ---- one slot ------------------------------------------------------------------------------
 
     #[inline]
     pub fn name(&self, at: u32) -> &[u8] {
@@ -298,14 +305,14 @@ impl SlotTable {
         self.slot_mut(at).bits &= !(flag as u16);
     }
 
-    /// Whether it was set, which it is not any more.
+    /// Clears a flag; returns whether it was set.
     pub fn take(&mut self, at: u32, flag: SlotFlag) -> bool {
         let was = self.has(at, flag);
         self.unset(at, flag);
         was
     }
 
-    /// `None`: known not to exist.
+    /// `None`: known to be absent.
     #[inline]
     pub fn cell(&self, at: u32) -> Option<Cell> {
         let slot = self.slot(at);
@@ -316,11 +323,12 @@ impl SlotTable {
         }
     }
 
-    /// Value and epoch, if the slot has that name, which is a count that exists and has nothing beside it; then it is marked as used.
+    /// Value and epoch, if the slot has that name and is an existing count without an extra; then
+    /// it is marked as used.
     #[inline(always)]
     pub fn find_plain(&mut self, at: u32, name: &[u8]) -> Option<(i64, Epoch)> {
         let slot = slot_mut_in(&mut self.chunks, at);
-        // Whatever has an extra, does not exist or is no count has none of these lengths.
+        // A slot with an extra, an absent counter or a sketch has none of these lengths.
         let bytes = usize::from(slot.bits & (LENGTH_MASK | HAS_EXTRA | IS_ABSENT | SlotFlag::Sketch as u16));
         if !names_equal(slot.name.get(..bytes)?, name) {
             return None;
@@ -329,7 +337,7 @@ impl SlotTable {
         Some((slot.number, self.epochs.get(slot.epoch())))
     }
 
-    /// Another value for a counter that exists, which is changed by that; all else stays.
+    /// Sets the value of an existing counter and marks it as changed.
     #[inline]
     pub fn set_value(&mut self, at: u32, value: i64) {
         let slot = self.slot_mut(at);
@@ -344,7 +352,7 @@ impl SlotTable {
         }
     }
 
-    /// Another cell; returns the one before.
+    /// Sets the cell; returns the one before.
     pub fn set_cell(&mut self, at: u32, cell: Option<Cell>) -> Option<Cell> {
         let before = self.cell(at);
         let slot = *self.slot(at);
@@ -380,7 +388,7 @@ impl SlotTable {
         own
     }
 
-    /// Returns what was there before.
+    /// Returns the own cells before.
     pub fn set_own_cells(&mut self, at: u32, own: Option<Box<OwnCells>>) -> Option<Box<OwnCells>> {
         let (slot, cell) = (*self.slot(at), self.cell(at));
         if slot.has(HAS_EXTRA) {
@@ -396,7 +404,7 @@ impl SlotTable {
         None
     }
 
-    /// Whether a cell is now in the slot itself; its epoch was let go of before.
+    /// Stores a cell in the slot itself, if it fits. The caller has released the slot's epoch.
     fn try_set_inline(&mut self, at: u32, cell: Option<Cell>) -> bool {
         let plain = match cell {
             None => Some((0, 0, IS_ABSENT)),
@@ -419,7 +427,7 @@ impl SlotTable {
         slot.number = number;
     }
 
-    /// Lets go of an extra that a slot has no more need of.
+    /// Drops an extra that the slot no longer needs.
     fn drop_unneeded_extra(&mut self, at: u32) {
         let number = self.slot(at).number;
         let Extra { name, cell, own } = self.extras.get(number);
@@ -445,7 +453,7 @@ impl SlotTable {
     }
 }
 
-/// Whether two names are the same. Most are of 8 to 24 bytes, of which three words tell.
+/// Returns true if two names are equal. Most have 8 to 24 bytes, for which three words suffice.
 #[inline]
 pub fn names_equal(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {

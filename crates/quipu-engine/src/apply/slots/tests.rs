@@ -1,4 +1,4 @@
-//! Slots are a map, whatever is put, taken, split off into extras and moved.
+//! Slots act as a map, under any order of inserts, removals, moves and splits into extras.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use quipu_model::{Epoch, Millis, NodeId};
 
 use super::*;
 
-/// What the model knows of a name.
+/// The model's state of a name.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct ModelSlot {
     cell: Option<Cell>,
@@ -16,14 +16,14 @@ struct ModelSlot {
 }
 
 fn name(n: u8) -> Vec<u8> {
-    // Around the longest that lies in a slot, with the same beginning.
+    // Around the longest name that fits a slot, with the same beginning.
     let mut name = vec![b'n'; SHORT_BYTES_MAX - 2];
     name.extend(std::iter::repeat_n(n, usize::from(n % 5) + 1));
     name
 }
 
 fn cells() -> impl Strategy<Value = Option<Cell>> {
-    // More epochs than have numbers.
+    // More epochs than there are numbers.
     let epoch = (0u64..24).prop_map(|millis| Epoch { millis, node: NodeId(millis % 3) });
     let cell = (epoch, any::<i64>(), proptest::option::weighted(0.2, (0u64..9).prop_map(Millis)));
     proptest::option::weighted(0.8, cell.prop_map(|(epoch, value, expires_at)| Cell { epoch, value, expires_at }))
@@ -55,7 +55,8 @@ proptest! {
             let hash = xxh3_64_with_seed(&name, 7);
             slots.prefetch_bucket(hash);
             let (guess, found) = (slots.likely_slot(hash), slots.find(hash, &name));
-            // Nearly always the one; none only if there is none; and whoever looks at a wrong one is told.
+            // Nearly always the right slot; `None` only if there is none; a wrong guess is
+            // detected.
             prop_assert!(guess.is_some() || found.is_none());
             if let Some(guess) = guess {
                 let cell = slots.cell(guess).filter(|cell| found == Some(guess) && cell.expires_at.is_none());
@@ -107,7 +108,8 @@ proptest! {
         prop_assert_eq!((slots.len(), slots.chunks.len()), (0, 0));
     }
 
-    /// Hashes that agree in the bits that choose a place, so that long rows of places are built and taken apart.
+    /// Hashes that agree in the bits that choose a bucket, so that long probe sequences are built
+    /// and taken apart.
     #[test]
     fn an_index_finds_what_is_in_it(ops in proptest::collection::vec((any::<bool>(), 0u32..60), 0..300)) {
         // Of one shard of four, at its two ends and in the middle.

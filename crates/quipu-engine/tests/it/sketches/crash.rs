@@ -1,4 +1,7 @@
-//! Loss of power and kills in the middle of counting in sketches: what is found again is what was there at the end of some record, no earlier than what was acknowledged.
+//! Tests loss of power and kills in the middle of sketch updates.
+//!
+//! The recovered sketch is the one at the end of some record, no earlier than the last acknowledged
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! No record is longer than was promised for it: the engine itself checks that with every record, so all that is needed is commands.
+//! Tests that no record exceeds its reserved room. The engine itself checks that with every record,
+//! so the tests only run commands.
 
 use std::time::Duration;
 

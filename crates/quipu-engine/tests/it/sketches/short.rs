@@ -1,4 +1,5 @@
-//! Observations by the short way, many at a time, come to what the same come to one by one: in replies, in bodies, and after a crash.
+//! Tests the fast path for observations: many at a time have the same effect as one by one, in
+//! replies, in bodies, and after a crash.
 
 use quipu_engine::{Engine, OBSERVES_MAX};
 use quipu_model::{

@@ -1,6 +1,7 @@
-//! Sketches over time: what a window knows, pane by pane, before and after loss of power.
+//! Tests sketches over time: the content of a window, pane by pane, before and after loss of power.
 //!
-//! The judge has every event with its time: at any moment a sketch knows those of the panes that are in the window then.
+//! The judge has every event with its time: at any moment a sketch holds those of the panes in the
+//! window.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

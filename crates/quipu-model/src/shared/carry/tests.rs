@@ -9,17 +9,17 @@ fn epoch(millis: u64) -> Epoch {
     Epoch { millis, node: NodeId(0) }
 }
 
-/// A cell under the first epoch of its life.
+/// A cell under the first epoch of its incarnation.
 fn own(epoch_millis: u64, value: i128) -> OwnValue {
     lived(epoch_millis, value, value)
 }
 
-/// The same, after its last lapse was confirmed.
+/// The same, after its last expiry was confirmed.
 fn expired_step(own: OwnValue) -> NextStep {
     NextStep::Continue(OwnValue { expired_seq: Seq(2), ..own })
 }
 
-/// A cell of a life that has counted under other epochs before.
+/// A cell of an incarnation that has counted under earlier epochs.
 fn lived(epoch_millis: u64, value: i128, total: i128) -> OwnValue {
     OwnValue { epoch: epoch(epoch_millis), value, total, has_value: true, ..OwnValue::default() }
 }
@@ -188,7 +188,7 @@ fn a_lapse_that_another_heir_has_decided_is_outdone() {
 
 #[test]
 fn a_lapse_that_another_heir_found_confirmed_is_confirmed() {
-    // 3 were kept of 5, and the other knew of one add less since.
+    // 3 of 5 were kept, and the other successor knew one add less since.
     let lapsed = knowing(500).lapse(Millis(500), Seq(2)).added(2).unwrap().added(1).unwrap();
     let (value, total) = (2, 5 + 2);
     let mut counts = with_spent(row(500), 3, Some(500));
@@ -208,7 +208,8 @@ fn a_row_that_lost_the_epoch_of_a_lapse_moves_first() {
 
 #[test]
 fn what_a_row_that_was_made_anew_counts_from_before_is_not_counted_again() {
-    // Told that 2 of 12 were kept when epoch 10 ended, the writer carried 10; then the row was lost, and a put of before, of 9, made it anew.
+    // Epoch 10 ended with 2 of 12 kept, and the writer carried 10. Then the row was lost, and an
+    // earlier put, of 9, made it anew.
     let (carried, mut row) = (lived(30, 10, 12), with_spent(row(30), 9, None));
     assert_eq!(carried.on_row(CELL, Seq(3), &row, NOW), NextStep::Keep, "if the row is older, those were taken");
     row.version.born_at = Millis(40);

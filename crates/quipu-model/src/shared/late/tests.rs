@@ -21,12 +21,12 @@ fn epoch(millis: u64) -> Epoch {
     Epoch { millis, node: NodeId(0) }
 }
 
-/// What a life said under its first epoch.
+/// A put of an incarnation under its first epoch.
 fn final_put(epoch_millis: u64, seq: u64, value: i128) -> Put {
     carried_put((epoch_millis, value), seq, value)
 }
 
-/// What a life said that has counted under other epochs before.
+/// A put of an incarnation that has counted under earlier epochs.
 fn carried_put((epoch_millis, value): (u64, i128), seq: u64, total: i128) -> Put {
     Put { cell: CELL, epoch: epoch(epoch_millis), seq: Seq(seq), value, total }
 }
@@ -49,7 +49,7 @@ fn spent(epoch_millis: u64, closed: bool, expired: Option<u64>) -> Snapshot {
     }
 }
 
-/// The row after a life that is over has settled, which is told twice.
+/// The row after an ended incarnation has settled, which is repeated once.
 fn settled(row: &Snapshot, put: Put, expires_at: Option<u64>) -> Snapshot {
     let change = Change::Late(FinalCell { put, expires_at: expires_at.map(Millis), expired_seq: Seq(0) });
     let plan = plan_swap(&FetchedRow { snapshot: row.clone(), at: NOW }, &CONTEXT, &change).unwrap();
@@ -59,7 +59,7 @@ fn settled(row: &Snapshot, put: Put, expires_at: Option<u64>) -> Snapshot {
     next
 }
 
-/// The row after a life that let something go has settled.
+/// The row after an incarnation with an expired value has settled.
 fn settle_one(row: &Snapshot, late: FinalCell) -> Snapshot {
     let mut row = row.clone();
     assert!(settle(&mut row, &late, NOW), "{late:?} is no news to {row:?}");
@@ -159,7 +159,8 @@ fn a_life_whose_heir_moved_on_without_all_of_it_is_counted_where_the_heir_is() {
 
 #[test]
 fn what_one_heir_settled_before_a_carry_is_no_part_of_what_another_has_after_it() {
-    // The life had 12 when a reset took 7 of it: one heir says so; to the other 5 were carried, and 3 added.
+    // The incarnation had 12 when a reset took 7 of it. One successor has these 12; the other
+    // carried 5 and added 3.
     let (before, after) = (final_put(10, 5, 12), carried_put((30, 8), 6, 15));
     let first = settled(&spent(10, false, None), before, None);
     assert_eq!(first.sum(), 105);
@@ -176,7 +177,8 @@ fn what_one_heir_settled_before_a_carry_is_no_part_of_what_another_has_after_it(
 
 #[test]
 fn what_expired_for_one_heir_is_no_part_of_what_another_has_after_it() {
-    // The life had 14 when 7 of it expired with the row. Who knew let go of 7, and added 3; another has only heard of 5 of them.
+    // The incarnation had 14 when 7 of it expired with the row. The successor that knew dropped 7
+    // and added 3; the other has only 5 of them.
     let row = spent(10, false, Some(25));
     let after = FinalCell { put: carried_put((30, 3), 7, 14 + 3), expires_at: None, expired_seq: Seq(6) };
     let knew = settled(&row, final_put(10, 5, 12), Some(25));
@@ -195,10 +197,11 @@ fn what_expired_for_one_heir_is_no_part_of_what_another_has_after_it() {
 
 #[test]
 fn what_a_writer_carried_itself_counts_whatever_the_row_lost() {
-    // 9 were kept when the epoch ended, and the store lost that; another writer caught the row up, which says that it kept 7.
+    // 9 were kept when the epoch ended, and the store lost that. Another writer caught the row up,
+    // which shows 7 as kept.
     let next = settled(&spent(10, false, None), carried_put((30, 2), 6, 9 + 2), None);
     assert_eq!(next.sum(), 102);
-    // The same, and an heir from before the carry has settled meanwhile on the row that had lost the epoch.
+    // The same, but a successor from before the carry settled on the row that had lost the epoch.
     let old = Snapshot { epoch: epoch(10), ..held(false) };
     let next = settled(&settled(&old, final_put(10, 5, 12), None), carried_put((30, 5), 6, 7 + 5), None);
     assert_eq!((next.epoch, next.sum()), (epoch(30), 5));
@@ -206,7 +209,8 @@ fn what_a_writer_carried_itself_counts_whatever_the_row_lost() {
 
 #[test]
 fn of_heirs_that_decided_one_lapse_differently_the_first_counts() {
-    // One put both parts under the epoch that went on; to the other, under the same seq, the next life had begun.
+    // One put both parts under the epoch that went on. For the other, under the same seq, the next
+    // epoch had begun.
     for row in [spent(10, false, None), spent(10, false, Some(20)), spent(10, true, None)] {
         no_news(&row, final_put(20, 4, 2), None);
         no_news(&row, final_put(30, 4, 2), None);
@@ -244,7 +248,7 @@ fn whatever_of_the_cell_is_still_under_way_counts_nothing() {
         settled(&spent(10, false, None), final_put(10, 5, 9), None),
     ];
     for row in rows {
-        // Also what its writer had carried before it went back to an older state.
+        // Also a cell that its writer had carried before it went back to an older state.
         for late in [final_put(10, 4, 7), final_put(10, 6, 11), final_put(30, 6, 2)] {
             let mut now = Some(row.clone());
             assert!(

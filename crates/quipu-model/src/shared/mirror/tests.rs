@@ -14,7 +14,7 @@ const AT: u64 = 1_000_000;
 /// Two stores with one counter, and four nodes: two count in each.
 struct Stores {
     rows: [Option<Snapshot>; 2],
-    /// Each node's cell as it has put it: epoch, seq, running value, total.
+    /// Each node's last put: epoch, seq, running value, total.
     cells: [Put; 4],
     /// Writers that will not put again.
     over: BTreeSet<Writer>,
@@ -51,7 +51,8 @@ impl Stores {
             match verdict {
                 Verdict::Newest => return,
                 Verdict::Stale { epoch, kept, .. } => (own.epoch, own.value) = (epoch, own.value - kept),
-                // Retired: it goes on as a new writer, with what the store does not have of it.
+                // Retired: it continues as a new writer, with the value that the store does not
+                // have.
                 Verdict::Closed { value, .. } => {
                     own.cell.writer.incarnation.0 += 1;
                     (own.value, own.seq) = (own.value - value, Seq(1));
@@ -87,7 +88,7 @@ impl Stores {
         Ok(true)
     }
 
-    /// Retires a node's writer in a store. Where the node counts, it goes on as a new writer.
+    /// Retires a node's writer in a store. If the node counts there, it continues as a new writer.
     fn retire(&mut self, store: usize, node: usize) {
         let own = &mut self.cells[node];
         let writer = own.cell.writer;
@@ -100,7 +101,7 @@ impl Stores {
         self.swap(store, &Change::Fold(writer));
     }
 
-    /// A row forgets what it kept of writers that are over.
+    /// The row forgets the spent cells of ended writers.
     fn forget(&mut self, store: usize) {
         if let Some(row) = &mut self.rows[store] {
             row.spent.retain(|id, _| !self.over.contains(&id.writer));
@@ -177,7 +178,7 @@ fn a_reset_goes_along_and_takes_what_it_returned() {
     assert_eq!(stores.mirror(1, 0), Ok(false));
     stores.swap(0, &Change::Delete);
     assert_eq!((stores.mirror(0, 1), stores.rows[1].as_ref().unwrap().exists()), (Ok(true), false));
-    // What the source took is not taken of what only the target has.
+    // The source's reset does not take counts that only the target has.
     stores.add(0, 4);
     stores.mirror(0, 1).unwrap();
     stores.add(2, 5);
@@ -305,7 +306,7 @@ fn one_number_with_two_values_is_refused() {
     assert_eq!(stores.mirror(0, 1), Err(MirrorError::Damaged));
 }
 
-/// One thing that happens.
+/// One event in a pair of stores.
 #[derive(Debug, Clone, Copy)]
 enum StoreEvent {
     Add(usize, u32),
@@ -348,7 +349,8 @@ proptest! {
             let _ = happen(&mut stores, event);
             prop_assert!(stores.sum(0) <= stores.added && stores.sum(1) <= stores.added);
         }
-        // A fold that was forgotten before it was copied can be refused; what is not refused is exact.
+        // The mirror can refuse a fold that was forgotten before it was copied; otherwise it is
+        // exact.
         if stores.mirror(0, 1).is_ok() && stores.mirror(1, 0).is_ok() {
             prop_assert_eq!((stores.sum(0), stores.sum(1)), (stores.added, stores.added));
             prop_assert_eq!((stores.mirror(0, 1), stores.mirror(1, 0)), (Ok(false), Ok(false)));

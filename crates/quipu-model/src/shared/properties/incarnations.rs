@@ -1,4 +1,5 @@
-//! Laws of the total of a life: whoever brings whatever state of it, each add counts once.
+//! Laws of an incarnation's total: each add counts once, for any successor and any state that it
+//! brings.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use crate::{ExpiryCondition, ExpiryTime};
 
 const CELL: CellId = CellId { writer: Writer { node: NodeId(1), incarnation: Incarnation(1) }, shard: Shard(0) };
 
-/// When the first epoch ends, if it expires.
+/// End of the first epoch, if it expires.
 const EXPIRY: Millis = Millis(500);
 
 fn swap_at(row: &Snapshot, change: Change, at: Millis) -> (Snapshot, Reply) {
@@ -22,14 +23,14 @@ fn swap_at(row: &Snapshot, change: Change, at: Millis) -> (Snapshot, Reply) {
     }
 }
 
-/// One life, and what the store counted of it that is no longer in the row.
+/// A row with one incarnation, and the sum that the store counted of it and no longer has.
 struct CountedRow {
     row: Snapshot,
     gone: i128,
 }
 
 impl CountedRow {
-    /// Changes the row, and notes what a reset or an expiry took.
+    /// Changes the row, and records the sum that a reset or an expiry took.
     fn swap(&mut self, change: Change, at: Millis) {
         let sum = self.row.sum();
         if self.row.is_due(at) {
@@ -52,7 +53,7 @@ impl CountedRow {
     }
 }
 
-/// What happens between two heirs.
+/// Event between two successors.
 #[derive(Debug, Clone, Copy)]
 enum Between {
     Nothing,
@@ -67,12 +68,12 @@ fn any_between() -> impl Strategy<Value = Between> {
     prop_oneof![3 => Just(Nothing), 1 => Just(Close), 2 => Just(Fold), 1 => Just(Reset), 1 => Just(Take)]
 }
 
-/// How the first epoch ends.
+/// End of the first epoch.
 #[derive(Debug, Clone, Copy)]
 struct EpochEnd {
     expires: bool,
-    known_before: bool, // to the heir from before the carry
-    known_after: bool,  // to the writer that carries
+    known_before: bool, // known to the successor from before the carry
+    known_after: bool,  // known to the writer that carries
 }
 
 fn any_end() -> impl Strategy<Value = EpochEnd> {
@@ -100,7 +101,7 @@ proptest! {
             let when = ExpiryTime::At(EXPIRY.0 as i64);
             store.swap(Change::Expire { when, condition: ExpiryCondition::Always }, Millis(2));
         }
-        // The life says something, adds more, and the epoch ends.
+        // The incarnation puts a value, adds more, and the epoch ends.
         let own = OwnValue::default().added(said).unwrap();
         if put_first {
             store.put(&own.put(CELL, Seq(1)).unwrap(), Millis(3));
@@ -109,7 +110,8 @@ proptest! {
         let lapses = lapses && end.known_after;
         store.swap(if end.expires { Change::Lapse } else { Change::Reset }, NOW);
 
-        // One heir is from now. To the other, the life went on: it carried what was left, and added to it.
+        // One successor has the present state. In the other the incarnation went on: it carried the
+        // rest, and added to it.
         let writer = OwnValue { expires_at: expiry(end.known_after), ..before };
         let writer = if lapses { writer.lapse(EXPIRY, Seq(3)).added(since).unwrap() } else { writer };
         let NextStep::Continue(carried) = writer.on_row(CELL, Seq(3), &store.row, NOW) else { panic!("{writer:?} goes on") };
@@ -117,7 +119,9 @@ proptest! {
         let (before_late, after_late) = (before.final_cell(CELL, Seq(2)).unwrap(), after.final_cell(CELL, Seq(4)).unwrap());
 
         let (said, unsaid, since) = (i128::from(said), i128::from(unsaid), i128::from(since));
-        // Who knew of the expiry lets go of what was not put by then, if the row can tell, as it can whom it knew, or if it went by its own clock.
+        // A writer that knew the expiry drops the adds that were not put in time. This needs a row
+        // that can prove the expiry, by a spent cell of this writer, or an expiry by the writer's
+        // own clock.
         let kept = if put_first { said } else { 0 };
         let net_before = if end.known_before && put_first { kept } else { said + unsaid };
         let net_after = if end.known_after && (put_first || lapses) { kept + since } else { said + unsaid + since };
@@ -128,7 +132,8 @@ proptest! {
         for (from_after, between) in brought {
             let late = if from_after { after_late } else { before_late };
             store.swap(Change::Late(late), NOW);
-            // What one has counted the other does not take back, and what one who knew of the expiry let go of the other does not bring back.
+            // One successor does not take back counts of the other. Nor does it bring back a value
+            // that the other, which knew the expiry, let expire.
             net = match (from_after, newer) {
                 (_, true) => net,
                 (true, false) if older => net_before + since,
@@ -154,7 +159,7 @@ proptest! {
     }
 }
 
-/// One thing that happens to a writer and its counter.
+/// One event of a writer and its counter.
 #[derive(Debug, Clone, Copy)]
 enum WriterEvent {
     Add(i8),
@@ -162,7 +167,7 @@ enum WriterEvent {
     Deliver(usize),
     Verdict(usize),
     Fetch,
-    Lapse(u64), // the writer's clock is so far ahead
+    Lapse(u64), // lead of the writer's clock
     Pass(u64),
     Reset,
     Take,
@@ -195,7 +200,7 @@ struct OneWriter {
     puts: Vec<Put>,
     verdicts: Vec<(Put, Verdict)>,
     added: i128,
-    expired: i128, // what it let go of
+    expired: i128, // sum that the writer let expire
 }
 
 impl OneWriter {
@@ -234,7 +239,7 @@ impl OneWriter {
             WriterEvent::Take => self.store.swap(Change::Take, self.now),
             WriterEvent::Expire(millis) => {
                 let (when, condition) = (ExpiryTime::In(millis), ExpiryCondition::Always);
-                // One that is past already takes what the row holds, too.
+                // An expiry in the past also takes the row's value.
                 let (sum, epoch, due) = (self.store.row.sum(), self.store.row.epoch, self.store.row.is_due(self.now));
                 self.store.swap(Change::Expire { when, condition }, self.now);
                 self.store.gone += if self.store.row.epoch != epoch && !due { sum } else { 0 };
@@ -262,7 +267,7 @@ impl OneWriter {
         }
     }
 
-    /// Goes on as it was told. What is neither kept nor carried has expired.
+    /// Applies a next step. A value that is neither kept nor carried has expired.
     fn apply_next_step(&mut self, next_step: NextStep, kept: i128) {
         match next_step {
             NextStep::Continue(next) => {
@@ -276,9 +281,9 @@ impl OneWriter {
         }
     }
 
-    /// Puts and looks until the store knows the newest.
+    /// Puts and fetches until the store has the newest state.
     fn settle(&mut self) {
-        self.now.0 += 100; // past every expiry, by anybody's clock
+        self.now.0 += 100; // past every expiry, by any clock
         for _ in 0..6 {
             self.compare_with_row();
             self.apply(WriterEvent::Send);
@@ -308,16 +313,16 @@ proptest! {
     }
 }
 
-/// One thing that happens to a counter on which a life has lapsed by its own clock and is over.
+/// One event of a counter after an incarnation expired its cell by its own clock and ended.
 #[derive(Debug, Clone, Copy)]
 enum LateEvent {
-    Bring(usize), // what some state of that life still owes
+    Bring(usize), // a successor brings the uncounted value of some state
     Pass(u64),
     Persist,
     Expire(i64),
     Reset,
     Take,
-    SetOn, // and the expiry stays
+    SetOn, // keeps the expiry
     Close,
     Fold,
 }
@@ -336,7 +341,7 @@ fn any_after() -> impl Strategy<Value = LateEvent> {
     ]
 }
 
-/// A life that is over, as one of its heirs has it.
+/// An ended incarnation, as one of its successors has it.
 #[derive(Debug, Clone, Copy)]
 struct SuccessorValue {
     own: OwnValue,
@@ -344,7 +349,7 @@ struct SuccessorValue {
 }
 
 impl SuccessorValue {
-    /// Does what the row lets it do, as an engine does for an older life; whether there is nothing left.
+    /// Settles as far as the row allows, as an engine does; returns true if nothing is left.
     fn settle(&mut self, store: &mut CountedRow, now: Millis) -> bool {
         for _ in 0..8 {
             self.own = self.own.with_row_expiry(&store.row);
@@ -377,7 +382,7 @@ proptest! {
         store.put(&Put { cell: cell(2, 0), epoch: Epoch::FIRST, seq: Seq(1), value: 0, total: 0 }, Millis(1));
         let when = ExpiryTime::At(EXPIRY.0 as i64);
         store.swap(Change::Expire { when, condition: ExpiryCondition::Always }, Millis(2));
-        // Each add is a bit of its own, so that a sum says which are in it, unless one is in it twice.
+        // Each add is a bit of its own, so a sum shows its adds, unless one is in it twice.
         let mut own = OwnValue::default().added(1).unwrap().with_row_expiry(&store.row);
         if put_first {
             store.put(&own.put(CELL, Seq(1)).unwrap(), Millis(3));

@@ -1,4 +1,5 @@
-//! The end of a run: faults stop, everybody settles, and the books are closed. And the books in between.
+//! Ends a run: faults stop, all nodes and clients settle, and the sums are checked, also in
+//! between.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! One store, three nodes, two clients, and a network that does what it likes.
+//! World of a run: one store, three nodes, two clients, and an unreliable network.
 
 mod end;
 mod swaps;

@@ -1,4 +1,5 @@
-//! The clients' steps: read, compute, send, find out; and what a swap does when it arrives.
+//! Steps of the clients: read, compute, send, determine the outcome; and the effect of an arriving
+//! swap.
 
 use quipu_model::shared::put::{judge, put};
 use quipu_model::shared::{

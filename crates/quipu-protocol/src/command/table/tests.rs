@@ -5,7 +5,7 @@ use super::*;
 use crate::command::{CommandError, ConnectionCommand, CounterRequest, OnceRequest, Request, lookup};
 use crate::resp::{Decoder, Limits, ReplyShape, RespVersion, RespWriter, request};
 
-/// What a line becomes, shown: the error text, or "ok".
+/// Result of parsing a line, as text: the error text, or "ok".
 fn verdict(line: &str) -> String {
     let line = format!("{line}\n");
     let mut decoder = Decoder::default();
@@ -35,7 +35,7 @@ fn the_table_is_sorted_and_complete() {
     }
 }
 
-/// All operations and their parts.
+/// All operations and their subcommands.
 fn all() -> impl Iterator<Item = &'static Spec> {
     TABLE.iter().flat_map(|spec| std::iter::once(spec).chain(spec.parts))
 }
@@ -338,7 +338,7 @@ fn any_mutation_may_have_a_name_at_its_end() {
         }
         other => panic!("{other:?}"),
     });
-    // SETNX answers with a number, also the second time.
+    // SETNX replies a number, also the second time.
     parsed("SETNX a 1 SEQ p 1", |request| match request {
         Request::Once(OnceRequest { shape, .. }) => assert_eq!(shape, ReplyShape::DoneAsInteger),
         other => panic!("{other:?}"),
@@ -425,7 +425,7 @@ proptest! {
     }
 }
 
-/// Words that options are made of, numbers at the edges, and noise.
+/// Words of options, numbers at the edges, and noise.
 fn word() -> impl Strategy<Value = Vec<u8>> {
     let known = [
         "EX",

@@ -153,7 +153,7 @@ fn announced_lengths_take_no_memory() {
     let mut decoder = Decoder::default();
     assert!(decoder.decode(b"*32768\r\n$1048576\r\n", &Limits::default()).unwrap().is_none());
     assert_eq!(decoder.held_bytes(), 0);
-    // Many tiny arguments are the worst case for whoever keeps a list of them.
+    // Many tiny arguments are the worst case for code that keeps a list of them.
     let line = [b"a ".repeat(16_000), b"\n".to_vec()].concat();
     assert!(decoder.decode(b"", &Limits::default()).unwrap().is_none());
     let mut decoder = Decoder::default();
@@ -174,7 +174,7 @@ fn stored_arguments_are_found_again() {
     assert_eq!(packed.args(&arena).iter().last(), Some(&b"11"[..]));
 }
 
-/// Commands of every length around the kept places, and one that is long.
+/// Commands of every length around `HEAD`, and one long command.
 fn pipeline() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
     let arg = prop_oneof![
         4 => proptest::collection::vec(any::<u8>(), 0..12),

@@ -147,7 +147,7 @@ fn announced_lengths_take_no_memory() {
 fn a_long_pipeline_does_not_grow_the_buffer() {
     let mut reader = ReplyReader::default();
     let packet = b":1\r\n".repeat(2_048);
-    // Always half a reply is left, so that the buffer is never empty.
+    // Half a reply always remains, so that the buffer is never empty.
     reader.feed(b":");
     for _ in 0..1_000 {
         reader.feed(&packet[1..]);

@@ -7,10 +7,10 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Room at both ends: a few events fill it.
+/// Buffer size at both ends: a few events fill it.
 const ROOM: u32 = 4_096;
 
-/// No step takes so long.
+/// Longer than any step takes.
 const TEST_TIME_MAX: Duration = Duration::from_secs(20);
 
 fn run(test: impl Future<Output = ()>) {
@@ -18,19 +18,19 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(async { timeout(TEST_TIME_MAX, test).await.unwrap() });
 }
 
-/// A line and its client.
+/// A writer and its client.
 async fn connected_writer() -> (Arc<SocketWriter>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(ROOM).unwrap();
     let client = socket.connect(listener.local_addr().unwrap()).await.unwrap();
     let (server, _) = listener.accept().await.unwrap();
-    // The other half would close nothing, and nobody reads what clients say.
+    // Dropping the read half closes nothing, and no test reads the client's bytes.
     let (_, half) = server.into_split();
     (SocketWriter::new(half), client)
 }
 
-/// A line that is ours; its watcher was told 0.
+/// A writer in the events state; its watcher has received 0.
 async fn writer_in_use(framing: BodyFraming) -> (Arc<SocketWriter>, TcpStream) {
     let (writer, client) = connected_writer().await;
     writer.start_watching(framing);
@@ -44,7 +44,7 @@ fn event(value: i64) -> WatchEvent {
     WatchEvent { value: (value, true), sse_text: SseText::new(format!("{value:0>1000}\n").as_bytes()) }
 }
 
-/// Tells ever newer values until some of it does not fit, and then more; the last that was told.
+/// Sends newer values until one does not fit, and then more; returns the last one.
 fn overfill_socket(writer: &SocketWriter) -> i64 {
     sockopt::set_socket_send_buffer_size(writer.socket(), ROOM as usize).unwrap();
     let full = (1..10_000).find(|value| {
@@ -56,7 +56,7 @@ fn overfill_socket(writer: &SocketWriter) -> i64 {
     newest
 }
 
-/// The values in what was heard, which is whole events.
+/// Values in the received bytes, which are whole events.
 fn values(mut received: &[u8], framing: BodyFraming) -> Vec<i64> {
     let mut values = Vec::new();
     while !received.is_empty() {
@@ -186,7 +186,7 @@ fn a_client_that_has_gone_is_an_error() {
         drop(client);
         for value in 1.. {
             writer.send_event(&event(value));
-            // The other end's answer comes by itself.
+            // The peer's reset arrives by itself.
             tokio::task::yield_now().await;
             let sent = poll_fn(|cx| Poll::Ready(writer.poll_events(cx))).await;
             if matches!(sent, Poll::Ready(Err(_))) {

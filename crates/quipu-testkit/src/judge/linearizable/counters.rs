@@ -1,20 +1,20 @@
-//! What a group of counters does: adds, reads, sets, deletes, expiry, several of them in one step.
+//! Specifies a group of counters: adds, reads, sets, deletes, expiry, several of them in one step.
 
 use quipu_model::Reply;
 
 use super::{HistoryOperation, Specification};
 
-/// Counters of a group.
+/// Number of counters in a group.
 pub const CELLS: usize = 2;
 
-/// What is asked of a counter.
+/// An action on a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterAction {
     /// INCRBY.
     Add(i64),
     /// GET.
     Read,
-    /// Nothing: the step takes effect only where the value is this one.
+    /// No change: the step takes effect only if the value is this one.
     Expect(Option<i64>),
     /// SET: removes the expiry.
     Set(i64),
@@ -37,41 +37,41 @@ pub enum CounterAction {
 /// An action on one counter of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterStep {
-    /// Which counter.
+    /// Index of the counter.
     pub cell: usize,
-    /// What is done.
+    /// The action.
     pub action: CounterAction,
 }
 
-/// When a counter expires: the request that said so took effect at some time of its own.
+/// Expiry of a counter: the request that set it took effect at an unknown time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Deadline {
-    /// It exists before this.
+    /// The counter exists before this time.
     pub earliest: u64,
-    /// It does not after this.
+    /// The counter is gone after this time.
     pub latest: u64,
 }
 
-/// A counter.
+/// State of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CounterState {
     /// Any state.
     Unknown,
-    /// There is none.
+    /// The counter does not exist.
     Absent,
-    /// It has a value.
+    /// The counter has a value.
     Present(i64, Option<Deadline>),
 }
 
-/// The specification. Replies of an operation are one for each of its steps.
+/// The specification. An operation has one reply per step.
 #[derive(Debug, Clone, Copy)]
 pub struct CounterSpec {
-    /// How far the time by which the server judges expiry may be from that of the history, in nanoseconds: it asks for the
-    /// time before it reads requests, and may be interrupted in between.
+    /// Largest difference between the server's time for expiry and the history's, in nanoseconds.
+    /// The server reads its clock before it reads requests, and may be interrupted in between.
     pub clock_slack: u64,
 }
 
-/// The step of an operation that is looked at, and its time.
+/// The current step of an operation, and its times.
 #[derive(Debug, Clone, Copy)]
 struct StepContext<'r> {
     action: CounterAction,
@@ -81,7 +81,7 @@ struct StepContext<'r> {
 }
 
 impl Deadline {
-    /// It may have none, or any.
+    /// Any deadline, or none.
     pub const UNKNOWN: Deadline = Deadline { earliest: 0, latest: u64::MAX };
 }
 
@@ -120,7 +120,7 @@ impl Specification for CounterSpec {
         action.iter().all(|step| matches!(step.action, CounterAction::Read | CounterAction::Expect(_)))
     }
 
-    /// Only expiry depends on time: that of a counter which an operation finds or gives.
+    /// Only expiry depends on time: that of a counter which an operation finds or sets.
     fn is_timeless(&self, state: &Self::State, action: &Self::Action) -> bool {
         let may_expire = |cell: usize| matches!(state[cell], CounterState::Present(_, Some(_)));
         let gives_expiry = |action| matches!(action, CounterAction::SetFor(..) | CounterAction::ExpireIn(_));
@@ -129,7 +129,7 @@ impl Specification for CounterSpec {
 }
 
 impl CounterSpec {
-    /// The states that a step may lead to; two, if the counter may have expired or not.
+    /// Possible states after a step; two, if the counter may have expired or not.
     fn outcomes(&self, state: CounterState, context: StepContext<'_>) -> [Option<CounterState>; 2] {
         let (value, deadline) = match state {
             CounterState::Unknown => return self.outcomes_of_unknown(context),
@@ -190,14 +190,14 @@ impl CounterSpec {
             CounterAction::Persist => {
                 let after = CounterState::Present(value, None);
                 let had = context.explains(&Reply::Integer(i64::from(deadline.is_some())));
-                // Of one whose expiry is not known either reply is right.
+                // With an unknown expiry either reply is right.
                 return (had || deadline == Some(Deadline::UNKNOWN)).then_some(after);
             }
         };
         context.explains(&reply).then_some(after)
     }
 
-    /// Of a counter that may be in any state a reply says in which it was.
+    /// States after a step on a counter of unknown state, by the reply.
     fn outcomes_of_unknown(&self, context: StepContext<'_>) -> [Option<CounterState>; 2] {
         let present = |value| CounterState::Present(value, Some(Deadline::UNKNOWN));
         let after = match (context.action, context.reply) {

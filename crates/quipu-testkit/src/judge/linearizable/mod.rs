@@ -1,17 +1,18 @@
 //! Judges whether a history of one object is linearizable.
 //!
-//! In: a sequential specification of the object, and operations with the time of each request and reply. Out: nothing, or the
-//! smallest window of operations that no order explains.
+//! In: a sequential specification of the object, and operations with the time of each request and
+//! reply. Out: nothing, or the smallest window of operations that no order explains.
 //!
-//! The search is that of Wing and Gong: it takes operations one by one, in any order that contradicts no reply and no time, and
-//! remembers each pair of taken operations and state that it has met (Lowe's variant), so that it never searches one twice.
-//! Where orders differ only in what nobody sees (when a read came, which of two equal adds without a reply came first), it takes
-//! one of them.
+//! The search is that of Wing and Gong. It takes operations one by one, in any order that
+//! contradicts no reply and no time. It remembers each visited pair of taken operations and state
+//! (Lowe's variant), so that it never searches one twice. If orders differ only invisibly, it takes
+//! one of them. Examples are the time of a read, and the order of two equal adds without replies.
 //!
-//! An operation without a reply took effect once, after its request and before its end, or never. An object may be several
-//! counters: a specification whose state holds all of them judges transactions as one operation.
+//! An operation without a reply took effect once, after its request and before its end, or never.
+//! An object may be several counters: a specification with a state of all of them judges
+//! transactions as one operation.
 //!
-//! Not here: what a counter does (`counters`), who asks (the suites).
+//! Not here: the behaviour of a counter (`counters`), the clients (the suites).
 
 mod counters;
 mod search;
@@ -23,16 +24,17 @@ pub use self::counters::{CELLS, CounterAction, CounterSpec, CounterState, Counte
 use self::search::{SearchEntry, SearchOutcome, search};
 use super::Violation;
 
-/// What an object does when operations come one after another.
+/// Sequential specification of an object.
 pub trait Specification {
-    /// All that decides later replies.
+    /// All state that decides later replies.
     type State: Clone + Eq + Hash + fmt::Debug;
-    /// What is asked.
+    /// An action on the object.
     type Action: PartialEq + fmt::Debug;
-    /// What is answered.
+    /// A reply of the object.
     type Reply: fmt::Debug;
 
-    /// Adds to `next` every state that the operation may lead to from this one; none, if its reply contradicts the state.
+    /// Adds to `next` every possible state after the operation; none, if its reply contradicts the
+    /// state.
     fn step(
         &self,
         state: &Self::State,
@@ -40,14 +42,15 @@ pub trait Specification {
         next: &mut Vec<Self::State>,
     );
 
-    /// Whether the action changes nothing in any state. It is then taken as soon as its reply is right, which makes searches
-    /// shorter.
+    /// Returns true if the action changes nothing in any state. The search then takes it as soon as
+    /// its reply is right, which shortens searches.
     fn is_read(&self, _action: &Self::Action) -> bool {
         false
     }
 
-    /// Whether what the action does in this state depends on no time. Of two equal actions without replies, the earlier one is
-    /// then taken first, which makes searches shorter.
+    /// Returns true if the action's effect in this state is independent of time. Of two equal
+    /// actions without replies, the search then takes the earlier one first, which shortens
+    /// searches.
     fn is_timeless(&self, _state: &Self::State, _action: &Self::Action) -> bool {
         false
     }
@@ -56,19 +59,21 @@ pub trait Specification {
 /// One operation of a history. Times are those of one clock, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryOperation<A, R> {
-    /// Which client.
+    /// Index of the client.
     pub client: usize,
-    /// What it asked.
+    /// The action.
     pub action: A,
-    /// What was answered. `None`: it is not known, so any reply explains it.
+    /// The reply. `None`: unknown, so any reply explains it.
     pub reply: Option<R>,
-    /// Before the request left.
+    /// Time before the request left.
     pub invoked: u64,
-    /// After the reply came. Without one: a time after which the operation cannot take effect.
+    /// Time after the reply came. Without a reply: a time after which the operation cannot take
+    /// effect.
     pub returned: u64,
-    /// It took effect. Otherwise it took effect or never will.
+    /// True if it took effect. Otherwise it may have taken effect, or never will.
     pub is_certain: bool,
-    /// The place in the history of an operation that took effect before this one did: that of one connection, in its order.
+    /// Index of an operation that took effect before this one: those of one connection keep their
+    /// order.
     pub after: Option<usize>,
 }
 
@@ -79,40 +84,40 @@ pub struct History<A, R> {
     operations: Vec<HistoryOperation<A, R>>,
 }
 
-/// How much a search looked at.
+/// Size of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchSize {
     /// Points that it visited.
     pub points: usize,
-    /// It found an order. Otherwise it ended before it knew whether there is one.
+    /// True if it found an order. Otherwise it ended undecided.
     pub is_decided: bool,
 }
 
 impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
-    /// An empty history of the object with this name.
+    /// Creates an empty history of the object with this name.
     pub fn new(key: impl Into<String>) -> History<A, R> {
         History { key: key.into(), operations: Vec::new() }
     }
 
-    /// Adds an operation, in any order; returns its place.
+    /// Adds an operation, in any order; returns its index.
     pub fn push(&mut self, operation: HistoryOperation<A, R>) -> usize {
         debug_assert!(operation.invoked <= operation.returned, "{operation:?} ends before it begins");
         self.operations.push(operation);
         self.operations.len() - 1
     }
 
-    /// How many operations there are.
+    /// Number of operations.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no operation.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// Judges whether some order of the operations explains every reply, from this state on. `unknown` is a state that may be any,
-    /// which makes the window of a violation shorter.
+    /// Judges whether some order of the operations explains every reply, from this state on.
+    /// `unknown` is a state that stands for any state; it shortens the window of a violation.
     pub fn judge<S: Specification<Action = A, Reply = R>>(
         &self,
         spec: &S,
@@ -127,14 +132,14 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
         }
     }
 
-    /// Places of the operations, by the time of their requests.
+    /// Indexes of the operations, by the time of their requests.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.operations.len()).collect();
         order.sort_by_key(|&index| (self.operations[index].invoked, index));
         order
     }
 
-    /// The operations that concern a window, by the time of their requests.
+    /// The operations that overlap a window, by the time of their requests.
     fn entries_within(&self, order: &[usize], window: Window) -> Vec<SearchEntry<'_, A, R>> {
         let mut indexes = vec![None; self.operations.len()];
         let mut entries = Vec::with_capacity(order.len());
@@ -162,7 +167,7 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
         entries
     }
 
-    /// The smallest window that no order explains: first its end is moved forward, then its beginning.
+    /// The smallest unexplained window: first its end moves forward, then its beginning.
     fn smallest_violation<S: Specification<Action = A, Reply = R>>(
         &self,
         spec: &S,
@@ -176,7 +181,8 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
         let mut ends: Vec<u64> =
             self.operations.iter().filter(|each| each.is_certain).map(|each| each.returned).collect();
         ends.sort_unstable();
-        // What explains a history explains each beginning of it, so the first unexplained end is found by halving.
+        // An explained history has only explained beginnings, so bisection finds the first
+        // unexplained end.
         let first = ends.partition_point(|&until| !is_unexplained(initial, Window { until, ..Window::WHOLE }));
         let mut window = Window { until: ends.get(first).copied().unwrap_or(u64::MAX), ..Window::WHOLE };
         let mut from_unknown = false;
@@ -200,7 +206,7 @@ impl<A: PartialEq + fmt::Debug, R: fmt::Debug> History<A, R> {
     }
 }
 
-/// A part of a history: operations that reach into it from outside may or may not have taken effect there.
+/// A window of a history. Operations that reach into it may or may not have taken effect there.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     from: u64,

@@ -1,47 +1,49 @@
-//! The search for an order that explains a history.
+//! Searches for an order that explains a history.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use super::{HistoryOperation, Specification};
 
-/// A search ends undecided after so many points: some hundred megabytes. Histories of the suites need a few thousand.
+/// Most points of a search, before it ends undecided: some hundred megabytes. Histories of the
+/// suites need a few thousand.
 const POINTS_MAX: usize = 400_000;
 
-/// An operation among those that are searched, which are in the order of their requests.
+/// An operation of the search; operations are in the order of their requests.
 #[derive(Debug)]
 pub(super) struct SearchEntry<'h, A, R> {
     pub operation: &'h HistoryOperation<A, R>,
-    /// It took effect, and within the window.
+    /// True if it took effect, and within the window.
     pub is_certain: bool,
-    /// The index of the operation that comes before it.
+    /// Index of the operation that comes before it.
     pub after: Option<usize>,
-    /// It comes before another one.
+    /// True if it comes before another one.
     pub is_followed: bool,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SearchOutcome {
-    /// An order.
+    /// An order exists.
     Explained { points: usize },
-    /// There is no order.
+    /// No order exists.
     Unexplained,
-    /// It was too much.
+    /// The search exceeded its bound.
     Undecided { points: usize },
 }
 
-/// How far an order has come.
+/// A point of the search: a partial order.
 #[derive(Debug, Clone)]
 struct SearchPoint<S> {
     /// Operations that have taken effect, and those that no longer can.
     done: Box<[u64]>,
     state: S,
-    /// The latest request among operations that have taken effect: what must end before it has ended.
+    /// Latest request among operations that have taken effect: operations that ended before it can
+    /// no longer take effect.
     latest: u64,
-    /// Indices below are all done.
+    /// All indexes below are done.
     first: usize,
-    /// Certain operations that are not done.
+    /// Number of certain operations that are not done.
     left: usize,
 }
 
@@ -85,13 +87,15 @@ pub(super) fn search<S: Specification>(
 }
 
 impl<S: Clone + PartialEq> SearchPoint<S> {
-    /// The operations that may take effect next; the likeliest is last, since it is tried first.
+    /// Operations that may take effect next; the likeliest is last, since the search tries it
+    /// first.
     fn candidates<Spec: Specification<State = S>>(
         &self,
         spec: &Spec,
         operations: &[SearchEntry<'_, Spec::Action, Spec::Reply>],
     ) -> Vec<usize> {
-        // Whatever is asked after this was asked after an operation had ended that has not taken effect yet.
+        // Bound of the candidates: an operation sent after the end of a pending one cannot come
+        // before it.
         let mut bound = u64::MAX;
         let mut candidates = Vec::new();
         for (index, each) in operations.iter().enumerate().skip(self.first) {
@@ -116,14 +120,14 @@ impl<S: Clone + PartialEq> SearchPoint<S> {
                 candidates.push(index);
             }
         }
-        // What ended first most often took effect first; what may never have taken effect is tried last.
+        // The operation that ended first usually took effect first; uncertain ones are tried last.
         candidates.sort_by_key(|&index| {
             (operations[index].is_certain, std::cmp::Reverse(operations[index].operation.returned))
         });
         candidates
     }
 
-    /// The point after a read whose reply is right, if there is one: wherever an order has it, it may as well come now.
+    /// The point after a read with a right reply, if there is one: taking it now excludes no order.
     fn after_read<Spec: Specification<State = S>>(
         &self,
         spec: &Spec,
@@ -168,7 +172,8 @@ impl<S> SearchPoint<S> {
         let invoked = operations[index].operation.invoked;
         if invoked > next.latest {
             next.latest = invoked;
-            // What may take effect no longer is as good as done: orders that differ in nothing else become one.
+            // Operations that can no longer take effect count as done: this merges otherwise equal
+            // orders.
             for (other, each) in operations.iter().enumerate().skip(next.first) {
                 if each.operation.invoked > invoked {
                     break;
@@ -186,14 +191,14 @@ impl<S> SearchPoint<S> {
 }
 
 impl<A: PartialEq, R> SearchEntry<'_, A, R> {
-    /// Whether both have the same time.
+    /// Returns true if both have the same times.
     fn has_span_of(&self, other: &SearchEntry<'_, A, R>) -> bool {
         let span = |entry: &SearchEntry<'_, A, R>| (entry.operation.invoked, entry.operation.returned);
         span(self) == span(other)
     }
 
-    /// Whether an order that has a later request next may have this one instead: both do the same and show nothing, and this
-    /// one must take effect no later.
+    /// Returns true if an order with the later request next may take this one instead. Both do the
+    /// same and show nothing, and this one must take effect no later.
     fn stands_for(&self, later: &SearchEntry<'_, A, R>) -> bool {
         let (own, others) = (self.operation, later.operation);
         let is_free = |entry: &SearchEntry<'_, A, R>| entry.after.is_none() && !entry.is_followed;

@@ -15,7 +15,7 @@ fn first(action: CounterAction) -> CounterStep {
     CounterStep { cell: 0, action }
 }
 
-/// An operation on the first counter that was answered.
+/// An answered operation on the first counter.
 fn acked(action: CounterAction, span: (u64, u64), reply: Reply) -> CounterOperation {
     HistoryOperation {
         client: 0,
@@ -28,7 +28,7 @@ fn acked(action: CounterAction, span: (u64, u64), reply: Reply) -> CounterOperat
     }
 }
 
-/// One that was not.
+/// An operation without an answer.
 fn unknown(action: CounterAction, span: (u64, u64)) -> CounterOperation {
     HistoryOperation { reply: None, is_certain: false, ..acked(action, span, Reply::Ok) }
 }
@@ -204,7 +204,7 @@ fn a_history_of_eight_clients_is_judged_in_few_steps() {
     }
 }
 
-/// What the search finds, tried in every order and for every choice of the operations that may not have taken effect.
+/// Compares the search with a trial of every order and every choice of the uncertain operations.
 #[test]
 fn the_search_agrees_with_the_trial_of_every_order() {
     let (rng, mut explained, mut unexplained) = (SeededRng::new(17), 0, 0);
@@ -221,7 +221,8 @@ fn the_search_agrees_with_the_trial_of_every_order() {
     assert!(explained > 1_000 && unexplained > 1_000, "{explained} explained, {unexplained} not");
 }
 
-/// Whether some order of these operations, after those that have been taken, explains all replies.
+/// Returns true if some order of the remaining operations, after the taken ones, explains all
+/// replies.
 fn explains(operations: &[CounterOperation], taken: &mut Vec<usize>, state: [CounterState; CELLS]) -> bool {
     let rest: Vec<usize> = (0..operations.len()).filter(|index| !taken.contains(index)).collect();
     if rest.iter().all(|&index| !operations[index].is_certain) {
@@ -232,7 +233,7 @@ fn explains(operations: &[CounterOperation], taken: &mut Vec<usize>, state: [Cou
         let is_late = taken.iter().any(|&before| operation.returned < operations[before].invoked);
         let is_early =
             rest.iter().any(|&other| operations[other].is_certain && operations[other].returned < operation.invoked);
-        // One that can no longer take effect holds back none of its connection.
+        // An operation that can no longer take effect does not hold back its connection.
         let waits = operation.after.is_some_and(|before| {
             let over = taken.iter().any(|&each| operations[before].returned < operations[each].invoked);
             !taken.contains(&before) && (!over || operations[before].is_certain)
@@ -252,7 +253,7 @@ fn explains(operations: &[CounterOperation], taken: &mut Vec<usize>, state: [Cou
     false
 }
 
-/// A history of counters that did as they should: each operation took effect at some time within its own.
+/// A correct history: each operation took effect at some time between request and reply.
 fn draw_history(rng: &SeededRng, length: usize, clients: usize) -> History<Vec<CounterStep>, Vec<Reply>> {
     let mut history = History::new("x");
     let mut state = ABSENT;
@@ -276,7 +277,8 @@ fn draw_history(rng: &SeededRng, length: usize, clients: usize) -> History<Vec<C
         };
         drawn.push((effect, client, operation));
     }
-    // Carried out in the order of their effects; those of one client keep theirs, since each begins after the last one's end.
+    // Applied in the order of their effects. One client's operations keep their order, since each
+    // begins after the end of the last one.
     drawn.sort_by_key(|(effect, ..)| *effect);
     for (effect, client, mut operation) in drawn {
         let mut took_effect = operation.is_certain || rng.chance(50);
@@ -317,7 +319,7 @@ fn draw_action(rng: &SeededRng) -> CounterAction {
     }
 }
 
-/// The state and the replies of counters that expire exactly at their time.
+/// State and replies of counters that expire exactly at their time.
 fn carry_out(
     mut state: [CounterState; CELLS],
     operation: &CounterOperation,
@@ -344,7 +346,7 @@ fn carry_out(
     Some((state, replies))
 }
 
-/// Changes something that was seen.
+/// Changes one reply.
 fn spoil(history: &mut History<Vec<CounterStep>, Vec<Reply>>, rng: &SeededRng) {
     let index = rng.below(history.operations.len());
     let operation = &mut history.operations[index];

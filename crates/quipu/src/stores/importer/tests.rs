@@ -9,14 +9,14 @@ use super::*;
 const NAME: &[u8] = b"likes:1";
 const NODE: Writer = Writer { node: NodeId(7), incarnation: Incarnation(1) };
 
-/// More time than two runs need to be told apart.
+/// More time than the clock needs to tell two runs apart.
 const RUN_GAP: Duration = Duration::from_millis(3);
 
 /// One counter in a store.
 struct ImportWorld {
     clock: SimClock,
     store: MemoryStore,
-    /// What swaps have taken of it, less what they have set.
+    /// Sum of the amounts that swaps have taken from it, less those that they have set.
     taken: i128,
 }
 
@@ -40,7 +40,7 @@ impl ImportWorld {
         read_row.snapshot.as_of(read_row.at).sum()
     }
 
-    /// As a node would: what is taken is what the row has at that moment.
+    /// As a node would: it takes the row's value at that time.
     fn swap(&mut self, change: &Change) {
         self.clock.advance(RUN_GAP);
         let read_row = self.read_row();
@@ -166,7 +166,7 @@ fn one_that_is_done_is_refused_for_good_however_far_its_end_has_come() {
     let registry = block_on(world.store.writers()).unwrap();
     let own = registry.registrations.iter().find(|registry| registry.writer == importer.writer()).unwrap();
     assert!(matches!(own.stage, WriterStage::Retiring { .. }));
-    // Folded and forgotten: nothing but the mark is left.
+    // Folded and forgotten: only the mark is left.
     block_on(world.store.unregister(own.writer, own.version)).unwrap();
     assert!(refused().contains("is done"));
     assert!(Importer::begin(&world.store, "another", "").is_ok());

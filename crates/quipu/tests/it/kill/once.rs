@@ -1,4 +1,5 @@
-//! Kill -9 while counters are added to under tokens and sequence numbers: each add is there once, and every retry has the reply of the first time.
+//! Kill -9 during adds with tokens and sequence numbers: each add is there once, and every retry
+//! gets the first reply.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use tempfile::TempDir;
 use super::{KILLS_DEFAULT, print_line};
 use crate::life::{connect, launch, number_from, seed};
 
-/// Kills on one directory. All tokens of a day are remembered, and where no more can be they are refused, which nobody here expects.
+/// Kills on one directory. All tokens of a day are remembered. Beyond their bound tokens are
+/// refused, which no client here expects.
 const KILLS_A_DIRECTORY: usize = 40;
 
 #[test]

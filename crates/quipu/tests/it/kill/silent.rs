@@ -1,5 +1,7 @@
-//! Kill -9 while counters are added to silently (`CLIENT REPLY OFF`), in lanes: what the next reply has acknowledged is there, what came after it is
-//! there or not, and nothing is there twice.
+//! Kill -9 during adds without replies (`CLIENT REPLY OFF`), in lanes.
+//!
+//! Adds before the next reply are acknowledged by it and are there. Later adds are there or not,
+//! and nothing is there twice.
 
 use std::thread;
 use std::time::Duration;

@@ -1,7 +1,9 @@
 //! Sketches of three nodes on one real store, while nodes and the store are killed.
 //!
-//! The judge, when all is calm: every node shows the same. Of uniques, what was acknowledged ⊆ what is there ⊆ what was asked for; of frequencies and lists, what all came to lies between what was acknowledged and what was asked for, and of no item less
-//! is shown than was acknowledged.
+//! The judge, once all is calm: every node returns the same reading.
+//! - Uniques: acknowledged items ⊆ items in the sketch ⊆ requested items.
+//! - Frequencies and lists: the total lies between the acknowledged and the requested amount, and
+//!   no item has less than its acknowledged amount.
 
 use std::collections::BTreeMap;
 
@@ -150,7 +152,8 @@ fn nothing_counted_is_lost(what: &str, url: &str, happen: impl FnOnce(&mut Nodes
     }
 }
 
-/// What one node shows: the string of the uniques, how many there are of our form, the frequencies in all and of each item, and the list.
+/// The reading of one node: the string of the uniques, the count in our form, the frequencies in
+/// all and of each item, and the list.
 type NodeView = (Vec<u8>, i64, i64, Vec<i64>, Value);
 
 fn show(client: &mut TestRespClient) -> Option<NodeView> {
