@@ -220,7 +220,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "kind",
         form: ValueForm::Text,
-        help: "The only kind that counters are made of: `count`, `unique`, `frequency` or `top`. Nothing: of any",
+        help: "Only kind of new counters: `count`, `unique`, `frequency` or `top`; without it, any kind",
         default: "",
         take: |n, text| set_field(&mut n.kind, read_kind(text)),
         show: |n| n.kind.map(|kind| kind.name().to_owned()),
@@ -228,7 +228,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "durability",
         form: ValueForm::Text,
-        help: "What an ack means: `durable` (synced to disk), `relaxed` (handed to the OS), `memory`",
+        help: "Meaning of an acknowledgement: `durable` (synced to disk), `relaxed` (handed to the OS), `memory` (applied in memory)",
         default: "durable",
         take: |n, text| set_field(&mut n.durability, text.parse().map_err(|e| format!("{e}"))),
         show: |n| n.durability.map(|durability| durability.to_string()),
@@ -236,7 +236,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "ttl",
         form: ValueForm::Time,
-        help: "A counter that is made without an expiry of its own expires this long after; later adds do not move that. Not offered on a shared store",
+        help: "Time to live of a counter created without an expiry of its own; later adds do not move the expiry. Not offered on a shared store",
         default: "",
         take: |n, text| set_field(&mut n.ttl, read_duration_between(text, TTL)),
         show: |n| n.ttl.map(show_duration),
@@ -244,7 +244,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "window",
         form: ValueForm::Text,
-        help: "Counters of approximate kinds that are made from now on know the last so long, in so many panes: `1h/60` is the last hour in 60 panes of a minute, of which the oldest goes at once. Those that exist go on as they are. Not offered on a shared store",
+        help: "Time window of new counters of approximate kinds, and its number of panes; existing counters stay as they are. `1h/60` is the last hour in 60 panes of a minute; the oldest pane leaves as a whole. Not offered on a shared store",
         default: "",
         take: |n, text| set_field(&mut n.window, Panes::parse(text)),
         show: |n| n.window.map(|window| window.to_string()),
@@ -252,7 +252,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "decay",
         form: ValueForm::Time,
-        help: "In tops that are made from now on, what came so long ago counts half, and so on: what is trending. They have no panes. Not offered on a shared store",
+        help: "Half-life of the counts in new tops, for trending items: an event of this age counts half. Such tops have no panes. Not offered on a shared store",
         default: "",
         take: |n, text| set_field(&mut n.decay, read_duration_between(text, TTL)),
         show: |n| n.decay.map(show_duration),
@@ -260,7 +260,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "freshness",
         form: ValueForm::Time,
-        help: "With a shared store: what is known of other nodes may be this old when a counter is read",
+        help: "With a shared store: greatest age of other nodes' values in a reading",
         default: "1s",
         take: |n, text| set_field(&mut n.freshness, read_freshness(text)),
         show: |n| n.freshness.map(show_duration),
@@ -268,7 +268,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "settle_every",
         form: ValueForm::Time,
-        help: "With a shared store: what has changed is put there this long after",
+        help: "With a shared store: time from a counter's change to its put",
         default: "1s",
         take: |n, text| set_field(&mut n.settle_every, read_settle_every(text)),
         show: |n| n.settle_every.map(show_duration),
@@ -276,7 +276,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "shards",
         form: ValueForm::NumberOrAuto,
-        help: "With a shared store: cells that a counter has there for each writer, or `auto`",
+        help: "With a shared store: number of cells per counter and writer, or `auto`",
         default: "auto",
         take: |n, text| set_field(&mut n.shards, read_shards(text)),
         show: |n| n.shards.map(show_shards),
@@ -284,7 +284,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "pick",
         form: ValueForm::Text,
-        help: "With several such cells: which one an add goes to: `writer` (always the same), `random`, `hash` (of the SHARDKEY of the command), `time` (the second)",
+        help: "With several cells per writer: cell of an add, by `writer` (always the same), `random`, `hash` (of the command's SHARDKEY) or `time` (current second)",
         default: "writer",
         take: |n, text| set_field(&mut n.pick, read_pick(text)),
         show: |n| n.pick.map(|pick| show_pick(pick).to_owned()),
@@ -292,7 +292,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "token_window",
         form: ValueForm::Time,
-        help: "A mutation with a token can be retried for this long",
+        help: "Time in which a mutation with a token can be retried",
         default: "24h",
         take: |n, text| set_field(&mut n.token_window, read_token_window(text)),
         show: |n| n.token_window.map(show_duration),
@@ -300,7 +300,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "max_counters",
         form: ValueForm::Number,
-        help: "So many counters may there be; beyond it, new ones are refused and those that exist go on counting. Counted at every start. Not offered on a shared store",
+        help: "Limit of counters; beyond it, the server refuses new ones, and existing ones count on. Every start counts them. Not offered on a shared store",
         default: "",
         take: |n, text| set_field(&mut n.max_counters, read_counters(text)),
         show: |n| n.max_counters.map(|counters| counters.to_string()),
@@ -308,7 +308,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "fail_mode",
         form: ValueForm::Text,
-        help: "While a shared store does not answer: `local` (adds go on, reads show what was last known), `open` (the same, and reads of which nothing is known show what this node has counted), `last-known` (reads only), `closed` (neither)",
+        help: "Behaviour while a shared store does not answer. `local`: adds go on, reads show the last known value. `open`: the same, and a read without a known value shows this node's own counts. `last-known`: reads only. `closed`: neither adds nor reads",
         default: "local",
         take: |n, text| set_field(&mut n.fail_mode, read_fail_mode(text)),
         show: |n| n.fail_mode.map(|mode| show_fail_mode(mode).to_owned()),
@@ -316,7 +316,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "sample",
         form: ValueForm::NumberOrAuto,
-        help: "Of the events that counts are to count, one in so many is, and counts for all of them: an estimate, of which every reading says how good it is. Or `auto`: all of them while they are few, then as many as keep its error below half a percent. What needs exactness is refused: decrements and adds with bounds. Not offered on a shared store",
+        help: "Sample rate p of counts: each event counts with probability 1/p, and then adds p. The value is an estimate, and every reading states its error. With `auto` every event counts while events are few; later the rate keeps the error below half a percent. The server refuses decrements and adds with bounds, since they need exactness. Not offered on a shared store",
         default: "",
         take: |n, text| set_field(&mut n.sample, read_sample(text)),
         show: |n| n.sample.map(show_sample),
@@ -324,7 +324,7 @@ pub static NAMESPACE_KEYS: &[NamespaceKey] = &[
     NamespaceKey {
         key: "overload",
         form: ValueForm::Text,
-        help: "While the journal cannot keep up: `refuse` (adds wait, and are refused without room), `sample` (one in 2, 4, 8 … is counted, for all of them, until it is over; readings and metrics say so). With `sample`, what needs exactness is refused. Not offered on a shared store",
+        help: "Behaviour while the journal cannot keep up. `refuse`: adds wait, and without room the server refuses them. `sample`: one event in 2, 4, 8 … counts, for all of them, until the overload ends; readings and metrics show it. With `sample`, the server refuses decrements and adds with bounds, since they need exactness. Not offered on a shared store",
         default: "refuse",
         take: |n, text| set_field(&mut n.overload, parse_name("overload", &OVERLOADS, text)),
         show: |n| n.overload.map(|overload| name_of(&OVERLOADS, overload).to_owned()),

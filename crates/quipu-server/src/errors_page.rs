@@ -13,10 +13,12 @@ const HEAD: &str = "# Errors
 This page is printed from the code: `quipu docs errors > docs/errors.md`.
 
 - **An error reply means that nothing was applied**, over RESP and over HTTP.
-- **A connection that closes without a reply means: outcome unknown.** The command was applied once or not at all. Retry it under a
-  [token](guarantees.md) to apply it once.
-- Over RESP, act on the first word of the error (`WRONGTYPE`, `TRYAGAIN`, …). Over HTTP, act on `status` and `type`. Texts may change.
-- \"Try again\" below says after how many seconds a retry may succeed; over HTTP the header `Retry-After` says it, too.
+- **A connection that closes without a reply means: outcome unknown.** The command was applied once
+  or not at all. Retry it under a [token](guarantees.md) to apply it once.
+- Over RESP, act on the first word of the error (`WRONGTYPE`, `TRYAGAIN`, …). Over HTTP, act on
+  `status` and `type`. Texts may change.
+- \"Try again\" below gives the seconds after which a retry may succeed. Over HTTP the header
+  `Retry-After` has the same number.
 
 ";
 
@@ -37,7 +39,7 @@ pub fn errors_page() -> String {
         },
         Section {
             title: "Errors of a command over RESP",
-            intro: "The command was not understood, so nothing was tried.",
+            intro: "The server did not understand the command and executed nothing.",
             errors: examples(CommandError::REASONS, CommandError::examples()),
         },
         Section {
@@ -47,12 +49,12 @@ pub fn errors_page() -> String {
         },
         Section {
             title: "Protocol errors over RESP",
-            intro: "The bytes are not RESP, or over a limit. The reply begins with `ERR Protocol error`, and the connection is closed.",
+            intro: "The bytes are not RESP, or over a limit. The reply begins with `ERR Protocol error`, and the server closes the connection.",
             errors: examples(DecodeError::REASONS, DecodeError::examples()),
         },
         Section {
             title: "Errors of a request over HTTP",
-            intro: "The request was not understood or not allowed.",
+            intro: "The server did not understand the request, or did not allow it.",
             errors: reason::REASONS.iter().map(|row| (row, None)).collect(),
         },
     ];
@@ -81,7 +83,8 @@ pub fn errors_page() -> String {
 
 const WORDS: &str = "## By first word
 
-Redis's own words mean what they mean in Redis. `ERR` is a mistake of the caller or of its data: do not retry unchanged.
+Redis's own words have the meaning of Redis. `ERR` is a mistake of the caller or of its data: do not
+retry unchanged.
 
 | first word over RESP | errors |
 |---|---|

@@ -7,19 +7,23 @@ use super::{Argument, ArgumentKind, Spec, TABLE};
 
 const HEAD: &str = "# Commands
 
-This page is printed from the table that the server parses with: `quipu docs commands > docs/commands.md`. `COMMAND DOCS` tells clients
-the same; redis-cli from 7.2 on completes commands by it.
+This page is printed from the server's table of commands: `quipu docs commands > docs/commands.md`.
+`COMMAND DOCS` returns the same to clients; redis-cli from 7.2 on completes commands by it.
 
-In a syntax line, words in capitals are written as they stand, `[…]` may be left out, `a | b` is one of these, and `x [x ...]` is one or
-more. A counter's name has at most 512 bytes; the part before the first `:` is its [namespace](configuration.md).
+In a syntax line, words in capitals are literal, and `[…]` is optional. `a | b` is a choice, and
+`x [x ...]` is one or more. A counter's name has at most 512 bytes; the part before the first `:` is
+its [namespace](configuration.md).
 
-- Options of all commands that change counters: `IDMP producer token` and `SEQ producer number`, at the end. The command is then applied
-  once however often it is sent, and replies the same each time. A token is any text that is unique to its producer; numbers go up by 1.
-  Their errors: [TOKENSPENT](errors.md#token-mismatch), [TOKENTIME](errors.md#token-too-old), [TOKENSFULL](errors.md#tokens-full),
-  [SEQGAP](errors.md#sequence-gap), [SEQAPPLIED](errors.md#sequence-applied).
+- Options of all commands that change counters: `IDMP producer token` and `SEQ producer number`, at
+  the end. All retries of such a command apply it once and get the same reply. A token is any text,
+  unique to its producer; numbers go up by 1. Their errors:
+  [TOKENSPENT](errors.md#token-mismatch), [TOKENTIME](errors.md#token-too-old),
+  [TOKENSFULL](errors.md#tokens-full), [SEQGAP](errors.md#sequence-gap),
+  [SEQAPPLIED](errors.md#sequence-applied).
 - Option of adds on a shared store: `SHARDKEY key`, where the namespace has `pick = \"hash\"`.
-- Any command may fail with the [errors of a command](errors.md#errors-of-a-command-over-resp) and the
-  [errors of a connection](errors.md#errors-of-a-connection-over-resp). \"Errors\" below lists its own.
+- Any command may fail with the [errors of a command](errors.md#errors-of-a-command-over-resp) and
+  the [errors of a connection](errors.md#errors-of-a-connection-over-resp). The line \"Errors\" of a
+  command below lists its own.
 
 ";
 

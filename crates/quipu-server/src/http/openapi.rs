@@ -39,7 +39,7 @@ fn document() -> Value {
             "title": "Quipu",
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "A counter server that loses nothing and counts nothing twice.",
-            "description": "A success means that the operation is as durable as its namespace asks; a problem means that nothing was applied; no reply means once or not at all. Whole numbers beyond 2^53 are strings, and every total has its string form beside it.",
+            "description": "A success means that the operation is as durable as its namespace asks. A problem means that nothing was applied. No reply means outcome unknown: applied once or not at all. Whole numbers beyond 2^53 are strings, and every total has its string form beside it.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -77,7 +77,7 @@ fn responses(route: &Route) -> Value {
     let mut responses = Map::new();
     responses.insert(route.status.to_string(), json!({"description": route.summary, "content": contents(route.reply)}));
     if let Some(status) = route.status_empty {
-        responses.insert(status.to_string(), json!({"description": "Done, nothing to tell"}));
+        responses.insert(status.to_string(), json!({"description": "Done, without a body"}));
     }
     let reasons = || EVERYWHERE.iter().chain(route.problems);
     for reason in reasons() {
@@ -92,7 +92,7 @@ fn responses(route: &Route) -> Value {
         let mut response = json!({"description": titles.join("; "), "content": {"application/problem+json": content}});
         if reason.retry_after > 0 {
             let schema = json!({"type": "integer", "minimum": 1});
-            response["headers"] = json!({"Retry-After": {"description": "Seconds", "schema": schema}});
+            response["headers"] = json!({"Retry-After": {"description": "Seconds to the next try", "schema": schema}});
         }
         responses.insert(status, response);
     }
@@ -108,7 +108,7 @@ fn responses(route: &Route) -> Value {
 
 fn example(reason: &ProblemType) -> Value {
     let (kind, title) = (format!("{TYPE_PREFIX}{}", reason.word), reason.title);
-    json!({"value": {"type": kind, "title": title, "status": reason.status, "detail": "what was wrong this time"}})
+    json!({"value": {"type": kind, "title": title, "status": reason.status, "detail": "the cause in this request"}})
 }
 
 fn parameter(parameter: &Parameter) -> Value {
@@ -142,33 +142,32 @@ fn parse_json(text: &str) -> Value {
 /// Schemas of all bodies.
 fn schemas() -> Value {
     let total = json!({
-        "description": "A whole number; beyond 2^53 a string of it.",
+        "description": "A whole number; beyond 2^53 a string of its digits.",
         "oneOf": [
             {"type": "integer", "minimum": -(1_i64 << 53), "maximum": 1_i64 << 53},
             {"type": "string", "pattern": "^-?[0-9]{16,19}$"},
         ],
     });
     let text = json!({"type": "string", "pattern": "^-?[0-9]{1,19}$"});
-    let name = json!({"type": "string", "description": "The counter; a name that is not text has replacement characters here, and is whole in name_encoded."});
-    let encoded = json!({"type": "string", "description": "The name as in a path; only where it is not text."});
+    let name = json!({"type": "string", "description": "The name. If it is not text, it has replacement characters here and is whole in name_encoded."});
+    let encoded = json!({"type": "string", "description": "The name as in a path; only for a name that is not text."});
     let kinds = json!({"type": "string", "enum": Kind::ALL.map(Kind::name)});
     let sorts = json!({"type": "string", "enum": Kind::ALL.into_iter().filter(|kind| *kind != Kind::Count).map(Kind::name).collect::<Vec<_>>()});
-    let item = json!({"type": "string", "description": "One that is not text has replacement characters here, and its encoded form beside it."});
+    let item = json!({"type": "string", "description": "The item. If it is not text, it has replacement characters here and its encoded form beside it."});
     let coverage = object(&["seen", "total"], json!({"seen": {"type": "integer"}, "total": {"type": "integer"}}));
     let time = json!({"type": "string", "format": "date-time"});
     let delta = json!({
-        "description": "A whole number of 64 bits, or one in a string. With a point or an exponent, up to 2^53: beyond, write all digits.",
+        "description": "A whole number of 64 bits, also as a string. With a point or an exponent it is at most 2^53; beyond that, write all digits.",
         "oneOf": [
             {"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX},
             {"type": "string", "pattern": "^-?[0-9]{1,18}$"},
         ],
         "default": 1,
     });
-    let token = json!({"type": ["string", "null"], "minLength": 1, "maxLength": 100, "description": "What the client calls this mutation: sent again, it is not applied again. As the header Idempotency-Key."});
-    let producer =
-        json!({"type": ["string", "null"], "maxLength": 100, "description": "Whose token it is, or whose number."});
-    let seq = json!({"type": ["integer", "null"], "minimum": 1, "description": "The number of this mutation, of a producer that numbers what it does from 1."});
-    let shard_key = json!({"type": ["string", "null"], "description": "What picks the shard, where the namespace says that the add does."});
+    let token = json!({"type": ["string", "null"], "minLength": 1, "maxLength": 100, "description": "Token of this mutation; a retry under the same token is not applied again. It has the meaning of the header Idempotency-Key."});
+    let producer = json!({"type": ["string", "null"], "maxLength": 100, "description": "Producer of the token, or of the number in seq."});
+    let seq = json!({"type": ["integer", "null"], "minimum": 1, "description": "The number of this mutation; its producer numbers its mutations from 1."});
+    let shard_key = json!({"type": ["string", "null"], "description": "Key that picks the shard, in a namespace with pick = 'hash'."});
     let counted = json!({"name": name, "name_encoded": encoded, "value": total, "value_string": text});
     let with = |more: Value| {
         let mut properties = counted.clone();
@@ -181,12 +180,12 @@ fn schemas() -> Value {
         "Mutation": closed(&[], json!({"token": token, "producer": producer, "seq": seq})),
         "Hot": object(&["since", "sample", "writes", "writes_enough", "reads", "reads_enough", "note"], json!({
             "since": time,
-            "sample": {"type": "integer", "description": "One command in so many is sampled."},
+            "sample": {"type": "integer", "description": "Number of commands per sampled command."},
             "writes": {"type": "array", "items": reference("HotName")},
-            "writes_enough": {"type": "boolean", "description": "Whether writes were sampled often enough to tell."},
+            "writes_enough": {"type": "boolean", "description": "True with enough samples of writes for a reliable list."},
             "reads": {"type": "array", "items": reference("HotName")},
-            "reads_enough": {"type": "boolean", "description": "Whether reads were sampled often enough to tell."},
-            "note": {"type": ["string", "null"], "description": "What lacks where there is too little traffic to tell."},
+            "reads_enough": {"type": "boolean", "description": "True with enough samples of reads for a reliable list."},
+            "note": {"type": ["string", "null"], "description": "Names the lists with too few samples; null if both have enough."},
         })),
         "HotName": object(&["name", "about", "at_least", "at_most"], json!({
             "name": name, "name_encoded": encoded,
@@ -199,17 +198,17 @@ fn schemas() -> Value {
                 "type": "array",
                 "maxItems": quipu_protocol::json::OBSERVE_ITEMS_MAX,
                 "items": {"oneOf": [{"type": "string"}, closed(&["item"], json!({"item": {"type": "string"}, "count": {"type": "integer", "minimum": 0, "maximum": 1_000_000_000, "default": 1}}))]},
-                "description": format!("What was seen. How often an item came is for frequencies and tops, which take {} items at once.", quipu_protocol::json::COUNTED_ITEMS_MAX),
+                "description": format!("The observed items. A count beside an item is for frequencies and tops, which take at most {} items at once.", quipu_protocol::json::COUNTED_ITEMS_MAX),
             },
-            "kind": {"oneOf": [{"type": "null"}, sorts], "description": "Of which kind the counter is to be."},
-            "at": {"type": ["integer", "null"], "minimum": 0, "maximum": 1_i64 << 53, "description": "When it was seen, in milliseconds since 1970; else now. Where there is a window, items are in the pane of that, or late and not counted."},
+            "kind": {"oneOf": [{"type": "null"}, sorts], "description": "Kind that the counter has, or gets if it does not exist."},
+            "at": {"type": ["integer", "null"], "minimum": 0, "maximum": 1_i64 << 53, "description": "Time of the observation, in milliseconds since 1970; without it, now. In a window the items go to the pane of that time; late items are not counted."},
             "token": token, "producer": producer, "seq": seq,
         })),
         "Observed": object(&["name", "kind"], json!({
             "name": name, "name_encoded": encoded, "kind": sorts,
-            "changed": {"type": "boolean", "description": "Of different items."},
-            "items": {"type": "array", "description": "Of frequencies: the most that each item may have come to.", "items": object(&["item", "at_most", "at_most_string"], json!({"item": item, "item_encoded": encoded, "at_most": total, "at_most_string": text}))},
-            "expelled": {"type": "array", "description": "Of tops: what has left the list.", "items": object(&["item"], json!({"item": item, "item_encoded": encoded}))},
+            "changed": {"type": "boolean", "description": "Of a unique: true if the estimate has changed."},
+            "items": {"type": "array", "description": "Of a frequency: the greatest possible count of each item.", "items": object(&["item", "at_most", "at_most_string"], json!({"item": item, "item_encoded": encoded, "at_most": total, "at_most_string": text}))},
+            "expelled": {"type": "array", "description": "Of a top: the items that have left the list.", "items": object(&["item"], json!({"item": item, "item_encoded": encoded}))},
         })),
         "Frequencies": object(&["name", "kind", "total", "total_string", "error", "error_string", "items"], json!({
             "name": name, "name_encoded": encoded, "kind": {"type": "string", "enum": ["frequency"]},
@@ -236,24 +235,24 @@ fn schemas() -> Value {
             with(json!({
                 "kind": kinds,
                 "exists": {"type": "boolean"},
-                "exact": {"type": "boolean", "description": "It includes every operation acknowledged before the read began. Never of an approximate kind, nor of a count that is sampled."},
+                "exact": {"type": "boolean", "description": "True if the value includes every operation acknowledged before the read began. Always false for approximate kinds and for sampled counts."},
                 "as_of": time,
-                "lag_ms": {"type": ["integer", "null"], "description": "How old what is known of other nodes is; null: nothing is."},
-                "error": {"description": "Of frequencies and tops: by so much at most what is told of one item is too high.", "oneOf": total["oneOf"]},
+                "lag_ms": {"type": ["integer", "null"], "description": "Age of the known values of other nodes, in milliseconds; null if none are known."},
+                "error": {"description": "Of frequencies and tops: greatest excess of one item's count.", "oneOf": total["oneOf"]},
                 "sampled": object(&["rate", "deviation"], json!({
-                    "rate": {"type": "integer", "description": "Events to one that was counted, for all of them, at most."},
-                    "deviation": {"description": "The standard deviation of the value, at most.", "oneOf": total["oneOf"]},
+                    "rate": {"type": "integer", "description": "Events per counted event, at most."},
+                    "deviation": {"description": "Standard deviation of the value, at most.", "oneOf": total["oneOf"]},
                 })),
                 "window": object(&["from", "to", "panes", "late"], json!({
                     "from": time, "to": time,
-                    "panes": {"type": "integer", "description": "In so many something came."},
-                    "late": {"type": "integer", "description": "So many events, ever, came too late to be counted."},
+                    "panes": {"type": "integer", "description": "Number of panes with events."},
+                    "late": {"type": "integer", "description": "Number of events that ever came too late to be counted."},
                 })),
-                "bound": {"description": "Where the value lies, certainly, of different items in 95 of 100 cases, and of counts that are sampled in 99; null: nobody can say.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
+                "bound": {"description": "Bounds of the true value. They always hold, except for uniques (95 of 100 cases) and sampled counts (99 of 100 cases). null: unknown.", "oneOf": [{"type": "null"}, object(&["low", "high"], json!({"low": total, "high": total}))]},
                 "shards": coverage,
                 "writers": coverage,
                 "expires_at": {"oneOf": [{"type": "null"}, time]},
-                "display": {"type": "string", "description": "For people: 1.2M."},
+                "display": {"type": "string", "description": "Short form for people, such as 1.2M."},
             })),
         ),
         "Reset": object(
@@ -263,7 +262,7 @@ fn schemas() -> Value {
         "Deleted": object(&["name", "deleted"], json!({"name": name, "name_encoded": encoded, "deleted": {"type": "boolean"}})),
         "List": object(&["counters", "cursor"], json!({
             "counters": {"type": "array", "items": object(&["name", "kind", "value", "value_string"], with(json!({"kind": kinds})))},
-            "cursor": {"type": ["string", "null"], "description": "Where the next page begins; null: there is none."},
+            "cursor": {"type": ["string", "null"], "description": "Start of the next page; null on the last page."},
         })),
         "Batch": {
             "type": "array",
@@ -286,7 +285,7 @@ fn schemas() -> Value {
             "title": {"type": "string"},
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
             "detail": {"type": "string"},
-            "errors": {"type": "array", "description": "All that is wrong, where it may be more than one thing.", "items": object(&["detail"], json!({"detail": {"type": "string"}, "pointer": {"type": "string"}}))},
+            "errors": {"type": "array", "description": "Every mistake, for requests that may have several.", "items": object(&["detail"], json!({"detail": {"type": "string"}, "pointer": {"type": "string"}}))},
         })),
         "Settings": settings(),
         "Namespace": namespace(&name, &encoded),
@@ -317,8 +316,8 @@ fn namespace(name: &Value, encoded: &Value) -> Value {
     let setting = object(
         &["value", "from"],
         json!({
-            "value": {"type": ["string", "integer", "null"], "description": "What holds; null: nothing does."},
-            "from": {"type": "string", "description": "A file and its line, a variable, a flag, 'default', or 'run time at' a time."},
+            "value": {"type": ["string", "integer", "null"], "description": "The value in force; null if there is none."},
+            "from": {"type": "string", "description": "Origin of the value: a file and its line, a variable, a flag, 'default', or 'run time at' a time."},
         }),
     );
     let keys: Map<String, Value> = NAMESPACE_KEYS.iter().map(|key| (key.key.to_owned(), setting.clone())).collect();
@@ -328,8 +327,8 @@ fn namespace(name: &Value, encoded: &Value) -> Value {
             "name": name,
             "name_encoded": encoded,
             "settings": {"type": "object", "properties": keys},
-            "put": {"description": "What was said at run time.", "$ref": "#/components/schemas/Settings"},
-            "put_at": {"description": "When.", "oneOf": [{"type": "null"}, {"type": "string", "format": "date-time"}]},
+            "put": {"description": "The run-time settings.", "$ref": "#/components/schemas/Settings"},
+            "put_at": {"description": "Time of the request that put them.", "oneOf": [{"type": "null"}, {"type": "string", "format": "date-time"}]},
         }),
     )
 }

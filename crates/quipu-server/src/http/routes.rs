@@ -63,7 +63,7 @@ const JSON: &str = "application/json";
 const NAME: Parameter = Parameter {
     name: "name",
     location: "path",
-    description: "The counter. Any bytes, percent-encoded, 512 at most; the part before the first ':' is its namespace.",
+    description: "The counter's name: any bytes, percent-encoded, 512 at most. The part before the first ':' is its namespace.",
     schema: r#"{"type": "string", "minLength": 1, "maxLength": 512}"#,
     example: r#""likes:42""#,
 };
@@ -77,7 +77,7 @@ const TOP_NAME: Parameter = Parameter { example: r#""pages:top""#, ..NAME };
 const TOKEN: Parameter = Parameter {
     name: "Idempotency-Key",
     location: "header",
-    description: "What the client calls this mutation: sent again under the same name, it is answered as the first time and not applied again; another one under that name is refused with 422. One that carries its time (a UUID of version 7, or <milliseconds>-<nonce>) is refused when that is over.",
+    description: "Token of this mutation. A retry under the same token gets the first reply and is not applied again. The server refuses another mutation under that token with 422. It also refuses a token that carries its time (a UUID of version 7, or <milliseconds>-<nonce>) after that time is over.",
     schema: r#"{"type": "string", "minLength": 1, "maxLength": 100}"#,
     example: r#""order-1017""#,
 };
@@ -85,7 +85,7 @@ const TOKEN: Parameter = Parameter {
 const NAMESPACE: Parameter = Parameter {
     name: "name",
     location: "path",
-    description: "The namespace: what stands before the first ':' in the names of its counters, 'default' if there is none. Any bytes but that, percent-encoded, 128 at most.",
+    description: "The namespace: the part before the first ':' in the names of its counters, or 'default' without a ':'. Any bytes but ':', percent-encoded, 128 at most.",
     schema: r#"{"type": "string", "minLength": 1, "maxLength": 128}"#,
     example: r#""likes""#,
 };
@@ -164,14 +164,14 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/counters/{name}/add",
         operation: "add",
         summary: "Adds to a counter",
-        description: "Creates it at 0 first if it does not exist. The reply is sent when the add is as durable as the namespace asks, and has the value after it.",
+        description: "Creates the counter at 0 first if it does not exist. The reply has the value after the add. The server sends it when the add is as durable as the namespace asks.",
         parameters: &[
             NAME,
             TOKEN,
             Parameter {
                 name: "reply",
                 location: "query",
-                description: "'none': there is nothing to tell, and the reply is 204; it means the same.",
+                description: "'none': the reply is 204, without a body and with the same meaning.",
                 schema: r#"{"type": "string", "enum": ["none"]}"#,
                 example: r#""none""#,
             },
@@ -187,13 +187,13 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/counters/{name}",
         operation: "read",
         summary: "Reads a counter",
-        description: "A value, and how far to trust it. A counter that does not exist reads as 0. Of different items it is the estimate, of frequencies and tops how much came in all; error then says by how much what is told of one item may be too high.",
+        description: "The value and its accuracy. A counter that does not exist reads as 0. The value of a unique is the estimate; that of a frequency or a top is the total of all counts. Of these two, error is the greatest excess of one item's count.",
         parameters: &[
             NAME,
             Parameter {
                 name: "freshness",
                 location: "query",
-                description: "On a shared store: how old what is known of other nodes may be. 'cached', 'fresh', or a time up to an hour.",
+                description: "On a shared store: greatest age of other nodes' values in the reading. 'cached', 'fresh', or a time up to an hour.",
                 schema: r#"{"type": "string", "pattern": "^(cached|fresh|[0-9]{1,3}ms)$"}"#,
                 example: r#""500ms""#,
             },
@@ -208,7 +208,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/counters/{name}/reset",
         operation: "reset",
         summary: "Sets a counter to 0",
-        description: "The reply has what it had before: every add is in that value or comes after it.",
+        description: "The reply has the value before the reset. Every add is in that value or comes after it.",
         parameters: &[NAME, TOKEN],
         body: MUTATION,
         reply: &[BodyContent {
@@ -225,7 +225,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/counters/{name}",
         operation: "delete",
         summary: "Deletes a counter",
-        description: "One that does not exist is no error; the reply says whether it did.",
+        description: "A counter that does not exist is no error. In the reply, deleted is true if the counter existed.",
         parameters: &[NAME, TOKEN],
         reply: &[BodyContent {
             media: JSON,
@@ -240,8 +240,8 @@ pub(super) const ROUTES: &[Route] = &[
         method: "POST",
         path: "/v1/counters/{name}/observe",
         operation: "observe",
-        summary: "Notes items as seen by a counter of an approximate kind",
-        description: "Creates it if it does not exist: of the kind that the body names, or else the one that the namespace is for, or else a counter of different items. To such a one an item that was seen before changes nothing, so this may be sent again without harm; the reply says whether the estimate has changed. Frequencies and tops count each item as often as it says; the reply has the most that each may have come to, or the items that have left the list. All items are counted or none is.",
+        summary: "Adds items to a counter of an approximate kind",
+        description: "Creates the counter if it does not exist. Its kind is that of the body, or else that of the namespace, or else unique. A repeated item changes nothing in a unique, so a repeated request does no harm; the reply states if the estimate has changed. Frequencies and tops count each item as often as the request states. The reply of a frequency has the greatest possible count of each item, that of a top the items that have left the list. All items are counted or none is.",
         parameters: &[UNIQUE_NAME, TOKEN],
         body: &[BodyContent {
             media: JSON,
@@ -260,14 +260,14 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/counters/{name}/uniques",
         operation: "uniques",
-        summary: "Reads how many different items a counter has seen",
-        description: "An estimate, and what it lies between in 95 of 100 cases. With others: how many any of them has seen. One that does not exist has seen none.",
+        summary: "Estimates the number of distinct items in a counter",
+        description: "The estimate, with bounds that hold in 95 of 100 cases. With other counters: the estimate of their union. A counter that does not exist has no items.",
         parameters: &[
             UNIQUE_NAME,
             Parameter {
                 name: "with",
                 location: "query",
-                description: "Other counters, with commas between them; 63 at most. A name with a comma or a percent sign in it is percent-encoded for itself, before the whole is.",
+                description: "Other counters, separated by commas; 63 at most. Percent-encode a name with a comma or a percent sign by itself, then the whole list.",
                 schema: r#"{"type": "string", "maxLength": 128}"#,
                 example: r#""visitors:yesterday""#,
             },
@@ -284,14 +284,14 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/counters/{name}/frequency",
         operation: "frequency",
-        summary: "Reads how often items came",
-        description: "Of each item, not more often than at_most, and most likely typical; nearly always at_most is too high by error at most. Total is how much came in all. To one that does not exist nothing has come.",
+        summary: "Reads the counts of items",
+        description: "The count of an item is at most at_most, and most likely typical. Nearly always, the excess of at_most is no more than error. The total is the sum of all counts. In a counter that does not exist all counts are 0.",
         parameters: &[
             FREQUENCY_NAME,
             Parameter {
                 name: "item",
                 location: "query",
-                description: "The item; given once for each, 64 times at most.",
+                description: "An item; repeat the parameter for further items, up to 64 in all.",
                 schema: r#"{"type": "string", "maxLength": 128}"#,
                 example: r#""quipu""#,
             },
@@ -308,14 +308,14 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/counters/{name}/top",
         operation: "top",
-        summary: "Reads which items came most often",
-        description: "The most frequent first. Each came at_least so often and at_most so often; certain says that nothing outside the list came more often. Of one that does not exist the list is empty.",
+        summary: "Lists the most frequent items",
+        description: "The most frequent item comes first. The count of each item lies between at_least and at_most. If certain is true, no item outside the list came more often. The list of a counter that does not exist is empty.",
         parameters: &[
             TOP_NAME,
             Parameter {
                 name: "k",
                 location: "query",
-                description: "Rows, of those that the counter keeps.",
+                description: "Number of rows, within the list that the counter keeps.",
                 schema: r#"{"type": "integer", "minimum": 1, "maximum": 10000, "default": 10}"#,
                 example: "10",
             },
@@ -333,26 +333,26 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/counters",
         operation: "list",
         summary: "Lists counters, a page at a time",
-        description: "In no particular order, each with its value, or what stands for it where the kind is approximate. A counter that exists from the first page to the last is listed at least once. A page may be short, or empty, and yet have a cursor: the list is over when the cursor is null.",
+        description: "The counters come in no particular order, each with its value; for an approximate kind that is the estimate or the total. A counter that exists from the first page to the last is listed at least once. A page with a cursor may be short or empty. The list ends with a null cursor.",
         parameters: &[
             Parameter {
                 name: "prefix",
                 location: "query",
-                description: "Only names that begin so. Percent-encoded bytes.",
+                description: "Prefix of the listed names, as percent-encoded bytes.",
                 schema: r#"{"type": "string", "maxLength": 255}"#,
                 example: r#""likes:""#,
             },
             Parameter {
                 name: "cursor",
                 location: "query",
-                description: "What the last page said; left out for the first.",
+                description: "Cursor from the page before; absent for the first page.",
                 schema: r#"{"type": "string", "pattern": "^[0-9]{1,19}$"}"#,
                 example: r#""0""#,
             },
             Parameter {
                 name: "limit",
                 location: "query",
-                description: "About how many.",
+                description: "Approximate number of counters on the page.",
                 schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}"#,
                 example: "100",
             },
@@ -369,12 +369,12 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/hot",
         operation: "hot",
-        summary: "Which counters are asked for most often",
-        description: "Reads and writes apart, of the last one to two minutes. One command in 64 is sampled: about is 64 times the samples, and the true count lies between at_least and at_most with a probability of 95 %. With fewer than 100 samples a list is not enough to tell, and note says so.",
+        summary: "Lists the most used counters",
+        description: "Separate lists of reads and of writes, for the last one to two minutes. The server samples one command in 64, and about is 64 times the samples. The true count lies between at_least and at_most with a probability of 95 %. A list with fewer than 100 samples is not reliable; note then names it.",
         parameters: &[Parameter {
             name: "count",
             location: "query",
-            description: "Counters of each list.",
+            description: "Number of counters in each list.",
             schema: r#"{"type": "integer", "minimum": 1, "maximum": 100, "default": 10}"#,
             example: "10",
         }],
@@ -391,7 +391,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/batch",
         operation: "batch",
         summary: "Carries out many operations",
-        description: "In order, each applied or refused by itself, with a result each, in order. A mistake in any of them refuses all before any is applied. An array is answered with an array, lines with lines.",
+        description: "The server applies or refuses each operation by itself, in order. The reply has a result for each, in the same order. A mistake in any operation refuses the whole batch before the first one is applied. The reply to an array is an array, the reply to lines is lines.",
         parameters: &[TOKEN],
         body: &[
             BodyContent {
@@ -425,7 +425,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/counters/{name}/watch",
         operation: "watch",
         summary: "Watches a counter",
-        description: "Server-sent events: a reading at once, then another whenever the value has changed, within 100 ms. Values in between may be left out, the newest never is.",
+        description: "Server-sent events: a reading at once, then another within 100 ms of a change of the value. The stream may leave out values in between, and never the newest.",
         parameters: &[NAME],
         reply: &[BodyContent {
             media: "text/event-stream",
@@ -450,7 +450,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/namespaces",
         operation: "list_namespaces",
         summary: "Lists namespaces",
-        description: "Those of which something was said, in the file or at run time.",
+        description: "The namespaces with settings in the file or at run time.",
         reply: &[BodyContent { media: JSON, schema: Some("Namespaces"), example: r#"{"namespaces": []}"# }],
         handler: || get(namespaces::list),
         ..PLAIN
@@ -458,8 +458,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/namespaces/{name}",
         operation: "show_namespace",
-        summary: "Shows what is in force in a namespace",
-        description: "Every setting, and where it came from. Also for a namespace of which nothing was said: then it is what the server says.",
+        summary: "Shows the settings in force in a namespace",
+        description: "Every setting with its origin. A namespace without settings of its own has those of the server.",
         parameters: &[NAMESPACE],
         reply: &[BodyContent { media: JSON, schema: Some("Namespace"), example: NAMESPACE_SHOWN }],
         problems: &[reason::BAD_PATH],
@@ -470,8 +470,8 @@ pub(super) const ROUTES: &[Route] = &[
         method: "PUT",
         path: "/v1/namespaces/{name}",
         operation: "put_namespace",
-        summary: "Says what holds in a namespace",
-        description: "In place of what was said of it at run time before, and before what the file says. What is left out, or null, is as the file says again, or as the server; an empty object takes everything back. It is durable and in force when it is answered; with a mistake in it, all are named and nothing is changed.",
+        summary: "Replaces the run-time settings of a namespace",
+        description: "Replaces all earlier run-time settings of the namespace; they override the file. A key that is absent or null has the value of the file again, or else of the server. An empty object removes all run-time settings. The settings are durable and in force before the reply. After a mistake the reply names every mistake, and nothing changes.",
         parameters: &[NAMESPACE],
         body: &[BodyContent {
             media: JSON,
@@ -495,8 +495,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/healthz",
         operation: "healthz",
-        summary: "Whether the server is well",
-        description: "A server whose journal has failed has ended, so one that answers is well.",
+        summary: "Checks the health of the server",
+        description: "A failed journal ends the process, so a server that answers is healthy.",
         public: true,
         reply: &[BodyContent { media: "text/plain", schema: None, example: "ok\n" }],
         handler: || get(health::healthz),
@@ -505,13 +505,13 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/readyz",
         operation: "readyz",
-        summary: "Whether the server takes reads and writes",
+        summary: "Checks the readiness for reads and writes",
         description: "A node counts without its shared store. With `store=required` it is ready only while the store answers.",
         public: true,
         parameters: &[Parameter {
             name: "store",
             location: "query",
-            description: "'required': not ready while the shared store cannot be reached, or if none is configured.",
+            description: "'required': the node is not ready while the shared store is unreachable, or if none is configured.",
             schema: r#"{"type": "string", "enum": ["required"]}"#,
             example: r#""required""#,
         }],
@@ -523,12 +523,12 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/metrics",
         operation: "metrics",
-        summary: "What has happened, for Prometheus",
+        summary: "Returns the metrics, in Prometheus's text format",
         description: "",
         reply: &[BodyContent {
             media: "text/plain",
             schema: None,
-            example: "# HELP quipu_counters How many counters there are.\n# TYPE quipu_counters gauge\nquipu_counters 43\n",
+            example: "# HELP quipu_counters Number of counters, in memory and on disk.\n# TYPE quipu_counters gauge\nquipu_counters 43\n",
         }],
         handler: || get(metrics::metrics),
         ..PLAIN
@@ -536,7 +536,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/openapi.json",
         operation: "openapi",
-        summary: "This description",
+        summary: "Returns this document",
         description: "",
         reply: &[BodyContent { media: JSON, schema: Some("Description"), example: r#"{"openapi": "3.1.0"}"# }],
         handler: || get(openapi::openapi),
