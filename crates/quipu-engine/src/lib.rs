@@ -20,73 +20,56 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The path of a command, one module per step: [`admission`] → [`apply`] → [`journal`] → reply.
-//! [`turn`] runs the steps of one worker. A reply waits for its namespace's durability, see
+//! The path of a command, one module per step: [`execute::admission`] → [`apply`] → [`journal`] → reply.
+//! [`execute::turn`] runs the steps of one worker. A reply waits for its namespace's durability, see
 //! [`quipu_model::Durability`].
 
-mod failpoint;
-mod sync;
-
-mod logging;
-mod options;
-mod system;
-mod time;
-
-pub mod admission;
-pub mod apply;
+mod base;
 pub mod journal;
-pub mod namespaces;
-mod sketches;
-mod split;
-mod tokens;
-pub mod turn;
 
-mod fast_path;
+mod bodies;
+pub mod namespaces;
+mod tokens;
+
+pub mod table;
+
+pub mod apply;
+
+pub mod execute;
 
 pub mod sharing;
 
-mod load;
-mod open;
-mod overload;
+pub mod offline;
 mod recovery;
 mod seal;
-mod watermark;
-
-mod backup;
-mod engine;
-mod handle;
-pub mod inspect;
-pub mod offline;
-mod restore;
-mod staging;
-mod steps;
 
 mod background;
+mod engine;
 
-pub use backup::{Backup, BackupError, BackupStep, BackupSummary};
-pub use engine::{CloseError, CommitFuture, Engine, Error, JournalFailure, Stats, TimeCorrection};
-pub use fast_path::{SIMPLE_COMMANDS_MAX, SimpleReply};
-pub use handle::Handle;
-pub use journal::format::Position;
-pub use journal::{Damage, JournalError, SYNC_SECONDS, SyncCounts, Wait};
-pub use load::{Load, LoadFuture, LoadOutcome};
-pub use namespaces::{Policies, Policy, PutNamespaceError, RuntimeSettings, RuntimeSettingsMap};
-pub use open::{LOCK_FILE, OpenError, Recovery};
-pub use options::{
+pub use apply::bodies::{OBSERVES_MAX, sketch_fingerprint};
+pub use base::options::{
     EXIT_JOURNAL_FAILED, Environment, LEDGER_DIR, OpenLedger, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN,
 };
-pub use restore::{RestoreError, restore, restore_bytes};
+pub use base::system::{SystemClock, SystemDisk, SystemLedger, SystemRng, is_in_use};
+pub use base::time::{STEP_MAX, STEP_STAYS};
+pub use engine::handle::Handle;
+pub use engine::steps::Steps;
+pub use engine::{CloseError, CommitFuture, Engine, Error, JournalFailure, Stats, TimeCorrection};
+pub use execute::fast_path::{SIMPLE_COMMANDS_MAX, SimpleReply};
+pub use execute::turn::{AddOutcome, NotRun, Turn, WatchedVersion};
+pub use journal::format::Position;
+pub use journal::{Damage, JournalError, SYNC_SECONDS, SyncCounts, Wait};
+pub use namespaces::{Policies, Policy, PutNamespaceError, RuntimeSettings, RuntimeSettingsMap};
+pub use offline::backup::{Backup, BackupError, BackupStep, BackupSummary};
+pub use offline::restore::{RestoreError, restore, restore_bytes};
+pub use offline::staging::StagingError;
+pub use recovery::open::{LOCK_FILE, OpenError, Recovery};
+pub use seal::load::{Load, LoadFuture, LoadOutcome};
+pub use seal::watermark::{ShardMark, Watermark};
 pub use seal::{Seal, SealError, SealStep};
 pub use sharing::{
     AdoptError, AdoptionReport, Membership, MergeError, SHARDS_MAX, Secret, ShardPick, SharePolicy, Sharing,
     SharingOptions, SharingStats, StoreHealth, Swap, TokenAdd, UnconfirmedAdds, dump_bodies,
 };
-pub use sketches::{OBSERVES_MAX, sketch_fingerprint};
-pub use staging::StagingError;
-pub use steps::Steps;
-pub use system::{SystemClock, SystemDisk, SystemLedger, SystemRng, is_in_use};
-pub use time::{STEP_MAX, STEP_STAYS};
 pub use tokens::{TokenKey, TokenStats};
-pub use turn::{AddOutcome, NotRun, Turn, WatchedVersion};
-pub use watermark::{ShardMark, Watermark};

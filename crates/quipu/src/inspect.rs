@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use quipu_engine::inspect::{Inspection, UncheckedRange};
 use quipu_engine::journal::control::{CONTROL_FILE, ControlState};
 use quipu_engine::journal::format::{Entry, PriorExistence};
 use quipu_engine::journal::reader::{Record, Tail};
 use quipu_engine::journal::segments::Segment;
+use quipu_engine::offline::inspect::{Inspection, UncheckedRange};
 use quipu_engine::{Damage, JournalError, LOCK_FILE, SystemLedger, TokenKey, is_in_use};
 use quipu_model::{Epoch, LedgerStats, NAMESPACE_KEYS};
 
@@ -61,7 +61,7 @@ pub fn inspect_directory(
         SystemLedger::verify(data, |done, bytes| progress.set(done, bytes))?;
         SystemLedger::open_read_only(data)
     };
-    quipu_engine::inspect::inspect(&ReadOnlyDisk, data, open_ledger, visit)
+    quipu_engine::offline::inspect::inspect(&ReadOnlyDisk, data, open_ledger, visit)
 }
 
 /// The process that uses a data directory.

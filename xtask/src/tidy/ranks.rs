@@ -21,42 +21,26 @@ const RANKS: &[(&str, u8)] = &[
     ("lib", 10),
     // The public face and the threads behind it.
     ("engine", 9),
-    ("handle", 9),
     ("background", 9),
-    ("overload", 9),
-    ("steps", 9),
     // Batches, cells at rest, starts, and tools without a running engine.
     ("seal", 8),
-    ("watermark", 8),
-    ("load", 8),
-    ("backup", 8),
-    ("open", 8),
     ("recovery", 8),
-    ("inspect", 8),
     ("offline", 8),
-    ("staging", 8),
-    ("restore", 8),
     // The shared store.
     ("sharing", 7),
-    // Commands.
-    ("turn", 6),
-    ("fast_path", 6),
-    ("admission", 6),
+    // Turns, and admission.
+    ("execute", 6),
     // Commands on locked shards.
     ("apply", 4),
-    ("sketches", 4),
-    ("split", 3),
+    // Counters in memory.
+    ("table", 3),
     // State beside the counters.
-    ("tokens", 2),
+    ("bodies", 2),
     ("namespaces", 2),
+    ("tokens", 2),
     ("journal", 1),
     // Ports and settings.
-    ("options", 0),
-    ("system", 0),
-    ("time", 0),
-    ("sync", 0),
-    ("failpoint", 0),
-    ("logging", 0),
+    ("base", 0),
 ];
 
 /// Adds every use that does not lead to a lower rank.

@@ -15,9 +15,9 @@
 use quipu_model::{Cell, Durability, Name, Refusal};
 
 use super::Run;
-use crate::failpoint::step;
+use crate::base::failpoint::step;
 use crate::journal::Journal;
-use crate::split::{LaneEntry, LaneRegistry, fits_lanes};
+use crate::table::lanes::{LaneEntry, LaneRegistry, fits_lanes};
 
 /// State of the lanes after a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

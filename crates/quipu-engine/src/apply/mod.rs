@@ -18,13 +18,8 @@
 //! Not here: sketches (`sketches`), admission and journal room (`admission`), release of the reply
 //! (`turn`).
 
+pub(crate) mod bodies;
 mod join;
-mod locks;
-mod sampler;
-mod slots;
-pub mod table;
-pub mod unsettled;
-mod walk;
 
 use quipu_model::count::{self, BoundedAdd};
 use quipu_model::shared::nearest;
@@ -35,18 +30,16 @@ use quipu_model::{
 use quipu_sketch::Key;
 
 pub use self::join::{LaneUse, RoomBudget};
-pub use self::locks::ShardLocks;
-pub use self::sampler::sampled_delta;
-pub use self::slots::names_equal;
-use self::table::{Residency, Table};
-pub use self::walk::{ShardWalk, list_names, scan};
+use crate::bodies::unsettled_changes::UnsettledChanges;
 use crate::journal::format::{Entry, PriorExistence};
 use crate::journal::{AddResult, RecordBuilder};
 use crate::namespaces::{Policies, SamplingPolicy};
-use crate::sharing::own::OwnCell;
 use crate::sharing::{ShardPicker, SharedCounter};
-use crate::sketches::UnsettledChanges;
-use crate::split::{fits_lanes, is_lane_sized};
+use crate::table::lanes::{fits_lanes, is_lane_sized};
+use crate::table::locks::ShardLocks;
+use crate::table::own::OwnCell;
+use crate::table::sampler::sampled_delta;
+use crate::table::{Residency, Table};
 
 /// One run: the locked shards, and the record of their changes.
 pub struct Run<'r, 't> {

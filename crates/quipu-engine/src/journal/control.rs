@@ -37,7 +37,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::{Position, VERSION, u32_at, u64_at};
 use super::{Damage, JournalError, io_error};
-use crate::sync::Arc;
+use crate::base::sync::Arc;
 
 /// Name of the control file.
 pub const CONTROL_FILE: &str = "control";

@@ -76,8 +76,8 @@ use quipu_model::{
 };
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use crate::apply::bodies::SKETCH_BYTES_MAX;
 use crate::namespaces::SamplingRecord;
-use crate::sketches::SKETCH_BYTES_MAX;
 use crate::tokens::{ClaimRecord, TokenKey, put_outcome, take_outcome};
 
 /// Format version in every file. A file of another version is refused.

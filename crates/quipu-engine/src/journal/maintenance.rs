@@ -19,8 +19,8 @@ use super::format::{Position, SegmentHeader};
 use super::segments::{CutMark, Segment, segment_file};
 use super::watched_files::{WatchedFiles, check_exists, check_identity};
 use super::{Journal, JournalError, io_error};
-use crate::failpoint::step;
-use crate::sync::{Ordering, lock, try_lock};
+use crate::base::failpoint::step;
+use crate::base::sync::{Ordering, lock, try_lock};
 
 /// Most bytes of freed segments kept for reuse. The bound is this or two segments, whichever is
 /// more.

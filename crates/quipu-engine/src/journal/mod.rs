@@ -53,10 +53,10 @@ pub use self::sync_times::{SYNC_SECONDS, SyncCounts};
 pub use self::waiters::Wait;
 use self::waiters::Waiters;
 use self::watched_files::WatchedFiles;
-use crate::failpoint::step;
-use crate::options::LEDGER_DIR;
-use crate::overload::{PressureSigns, SYNC_LATE};
-use crate::sync::{Arc, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
+use crate::background::overload::{PressureSigns, SYNC_LATE};
+use crate::base::failpoint::step;
+use crate::base::options::LEDGER_DIR;
+use crate::base::sync::{Arc, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
 
 /// Slow fsync: beyond this, commits move to a thread and workers go on with work that needs no
 /// disk.

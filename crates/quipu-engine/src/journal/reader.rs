@@ -16,7 +16,7 @@ use super::control::{ControlFile, ControlState};
 use super::format::{Position, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RecordBody, RecordHeader, record_check};
 use super::segments::{Segment, segment_file, segment_number};
 use super::{Damage, JournalError, io_error};
-use crate::sync::Arc;
+use crate::base::sync::Arc;
 
 /// A sync-evidence candidate up to this length is always checked.
 const SHORT_CANDIDATE_BYTES: usize = 4 << 10;

@@ -19,7 +19,7 @@ use quipu_model::{Vfs, VfsFile};
 use super::format::{Position, SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::pending_records::FilledRecords;
 use super::{Damage, JournalError, io_error};
-use crate::sync::Arc;
+use crate::base::sync::Arc;
 
 /// Name of a segment file.
 pub fn segment_file(number: u64) -> String {

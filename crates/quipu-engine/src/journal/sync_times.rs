@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::base::sync::{AtomicU64, Ordering};
 
 /// Upper ends of the buckets, in seconds. They range from a disk with a power-safe cache to a disk
 /// about to fail.

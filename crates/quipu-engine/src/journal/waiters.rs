@@ -5,7 +5,7 @@ use std::task::Waker;
 use quipu_model::Durability;
 
 use super::format::Position;
-use crate::sync::{Mutex, lock};
+use crate::base::sync::{Mutex, lock};
 
 /// Journal positions that must be reached before a reply may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

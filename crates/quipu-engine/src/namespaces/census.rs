@@ -19,10 +19,10 @@ use std::ops::ControlFlow;
 use quipu_model::{Command, LedgerError, Name, Refusal, SetCondition};
 
 use super::policy::Limit;
-use crate::apply::ShardLocks;
-use crate::apply::table::{Residency, Shard, Table};
+use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::engine::Inner;
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::table::locks::ShardLocks;
+use crate::table::{Residency, Shard, Table};
 
 /// The number of a namespace's counters.
 #[derive(Debug)]

@@ -34,14 +34,14 @@ pub(crate) use self::census::CounterReservation;
 pub use self::policy::{Limit, Policies, Policy, RuntimeSettings, RuntimeSettingsMap};
 pub use self::sampling::{SAMPLING_RECORDS_MAX, SamplingPolicy, SamplingRecord, SamplingRecords};
 pub(crate) use self::settings_record::{decode as decode_note, is_namespace_key};
+use crate::base::failpoint::step;
+use crate::base::options::Options;
+use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 use crate::engine::{Inner, JournalFailure, block_on};
-use crate::failpoint::step;
+use crate::execute::turn::{LaneVisit, Turn};
 use crate::journal::Wait;
 use crate::journal::format::{Entry, Position};
-use crate::options::Options;
 use crate::seal::SealError;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
-use crate::turn::{LaneVisit, Turn};
 
 /// The policies and their changes, see the module.
 pub(crate) struct Namespaces {

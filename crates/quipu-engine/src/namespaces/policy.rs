@@ -14,9 +14,9 @@ use quipu_sketch::window::Panes;
 use super::census::Census;
 use super::next_unique_id;
 use super::sampling::{SamplingPolicy, SamplingRecord, SamplingRecords};
-use crate::options::Options;
+use crate::base::options::Options;
+use crate::base::sync::Arc;
 use crate::sharing::SharePolicy;
-use crate::sync::Arc;
 
 /// Run-time settings of a namespace, and their time.
 #[derive(Debug, Clone, PartialEq, Eq)]

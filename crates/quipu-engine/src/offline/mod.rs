@@ -9,6 +9,10 @@
 //! error the caller reads again.
 
 mod audit;
+pub(crate) mod backup;
+pub mod inspect;
+pub(crate) mod restore;
+pub(crate) mod staging;
 mod writers;
 
 use std::ops::ControlFlow;
@@ -18,15 +22,15 @@ use quipu_model::{Cell, Ledger, LedgerError, Millis, Vfs};
 
 pub use self::audit::{DirectoryAudit, Drift, audit};
 pub use self::writers::{DirectoryWriters, IncarnationTotals, writers};
-use crate::apply::table::{Residency, Table};
+use crate::base::sync::Arc;
 use crate::journal::control::ControlState;
 use crate::journal::reader::{Record, find_segments, open_control};
 use crate::namespaces::RuntimeSettingsMap;
-use crate::open::OpenError;
+use crate::recovery::open::OpenError;
 use crate::recovery::{DataDir, RecoveredState, read_watermark, recover};
-use crate::sharing::own::OwnCells;
-use crate::sync::Arc;
-use crate::watermark::Watermark;
+use crate::seal::watermark::Watermark;
+use crate::table::own::OwnCells;
+use crate::table::{Residency, Table};
 
 /// Opens the ledger of a directory, read-only.
 pub type OpenLedgerReadOnly<'l> = dyn FnMut() -> Result<Arc<dyn Ledger>, LedgerError> + 'l;

@@ -7,7 +7,7 @@ use quipu_model::shared::NODE_INCARNATION;
 use quipu_model::{Incarnation, LedgerError, Millis, NodeId, Vfs};
 
 use super::{OfflineView, OpenLedgerReadOnly, ledger_refusal};
-use crate::open::OpenError;
+use crate::recovery::open::OpenError;
 
 /// The writers found in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

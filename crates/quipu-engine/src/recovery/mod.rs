@@ -5,6 +5,7 @@
 //!
 //! Invariant: recovery writes nothing.
 
+pub(crate) mod open;
 mod replay_batches;
 
 use std::collections::BTreeMap;
@@ -13,9 +14,9 @@ use std::path::Path;
 
 use quipu_model::{Incarnation, Ledger, LedgerError, Millis, Vfs};
 
+use self::open::OpenError;
 use self::replay_batches::{ReplayBatches, ReplayTarget, replay_parallel};
-
-use crate::apply::table::{Residency, Table};
+use crate::bodies::stored_page::{StoredPage, is_sketch_key};
 use crate::engine::FlushMark;
 use crate::journal::control::ControlState;
 use crate::journal::format::{Entry, Position};
@@ -25,11 +26,10 @@ use crate::journal::{Damage, JournalError};
 use crate::namespaces::{
     RuntimeSettings, RuntimeSettingsMap, SamplingRecord, SamplingRecords, decode_note, is_namespace_key,
 };
-use crate::open::OpenError;
-use crate::sharing::own::OwnCells;
-use crate::sketches::{StoredPage, is_sketch_key};
+use crate::seal::watermark::Watermark;
+use crate::table::own::OwnCells;
+use crate::table::{Residency, Table};
 use crate::tokens::TokenRecord;
-use crate::watermark::Watermark;
 
 /// A directory and its parts found so far.
 pub(crate) struct DataDir<'a> {

@@ -22,17 +22,17 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use quipu_model::{Cell, Epoch, Ledger, Millis};
 use quipu_sketch::window::PANES_MAX;
 
-use crate::apply::table::{Residency, Shard, Table};
+use crate::base::options::LEDGER_DIR;
+use crate::base::sync::MutexGuard;
+use crate::bodies::stored_page::own_body_number;
 use crate::journal::Damage;
 use crate::journal::format::{Entry, PlainCell, Position, PriorExistence};
 use crate::journal::reader::{Record, damage_at};
 use crate::journal::segments::Segment;
-use crate::options::LEDGER_DIR;
-use crate::sharing::own::OwnCells;
-use crate::sketches::own_body_number;
-use crate::sync::MutexGuard;
+use crate::seal::watermark::Watermark;
+use crate::table::own::OwnCells;
+use crate::table::{Residency, Shard, Table};
 use crate::tokens::{AppliedToken, LastSequence};
-use crate::watermark::Watermark;
 
 /// Most groups of shards: enough for all threads, and few enough that the batch ends stay in the
 /// reader's cache.

@@ -21,8 +21,8 @@ use quipu_model::{Incarnation, LedgerError, NameBuf, Refusal};
 
 use super::Sharing;
 use super::settle::as_name;
-use crate::sync::{Ordering, lock};
-use crate::turn::Turn;
+use crate::base::sync::{Ordering, lock};
+use crate::execute::turn::Turn;
 
 /// Treatment of adds that the store is not known to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -31,15 +31,17 @@ use quipu_model::shared::{
 use quipu_model::{Cell, Epoch, Incarnation, NameBuf, NodeId, Refusal, StoreError, Writer};
 use quipu_sketch::{Key, Sketch, SketchKind};
 
-use super::own::OwnCell;
 use super::settle::as_name;
 use super::shared_counter::{Authority, FollowUp, SharedCounter};
 use super::{ResidencyPin, Sharing};
-use crate::failpoint::step;
+use crate::apply::bodies::{is_idempotent, key_print, take_in};
+use crate::base::failpoint::step;
+use crate::base::sync::Ordering as Sync;
+use crate::bodies::body_map::Body;
+use crate::bodies::unsettled_changes::{CarriedDelta, UnsettledChanges};
+use crate::execute::turn::Turn;
 use crate::journal::Wait;
-use crate::sketches::{Body, CarriedDelta, UnsettledChanges, is_idempotent, key_print, take_in};
-use crate::sync::Ordering as Sync;
-use crate::turn::Turn;
+use crate::table::own::OwnCell;
 
 /// Immediate retries of a put that does not continue from the store's state.
 const PUT_TRIES: usize = 3;

@@ -35,10 +35,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::settle::as_name;
 use super::{Sharing, StoreLink};
-use crate::load::{Load, LoadJob, LoadOutcome};
-use crate::sync::{Arc, lock};
+use crate::base::sync::{Arc, lock};
+use crate::execute::turn::Turn;
+use crate::seal::load::{Load, LoadJob, LoadOutcome};
 use crate::tokens::ClaimRecord;
-use crate::turn::Turn;
 
 /// Immediate tries of a call with unknown outcome. After them the client gets an unknown outcome,
 /// or the end of the claim is left to the restoration of claims.

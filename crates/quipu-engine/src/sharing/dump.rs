@@ -6,7 +6,7 @@ use quipu_model::SketchDump;
 use quipu_model::shared::body::Bodies;
 use quipu_sketch::{Dump, Sketch, SketchKind};
 
-use crate::sketches::{key_print, known, shared_key, take_in};
+use crate::apply::bodies::{key_print, known, shared_key, take_in};
 
 /// Reason why bodies cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

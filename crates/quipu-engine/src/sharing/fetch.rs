@@ -18,13 +18,13 @@ use quipu_model::shared::FetchedRow;
 use quipu_model::{NameBuf, Refusal, StoreError};
 
 use super::bodies::RowBodies;
-use super::own::OwnCell;
 use super::settle::as_name;
 use super::{ResidencyPin, Sharing};
-use crate::apply::table::Residency;
-use crate::load::LoadOutcome;
-use crate::sync::{Ordering, lock};
-use crate::turn::Turn;
+use crate::base::sync::{Ordering, lock};
+use crate::execute::turn::Turn;
+use crate::seal::load::LoadOutcome;
+use crate::table::Residency;
+use crate::table::own::OwnCell;
 
 /// Rows fetched at once: enough to hide the round trip to the store, few enough not to load it.
 const ROWS_MAX: usize = 64;

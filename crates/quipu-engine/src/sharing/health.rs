@@ -23,7 +23,7 @@ use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::{Millis, StoreError};
 
 use super::{Membership, Sharing};
-use crate::sync::lock;
+use crate::base::sync::lock;
 
 /// A probe without a reply after this long counts as an outage.
 const PROBE_WAIT: Duration = Duration::from_secs(1);

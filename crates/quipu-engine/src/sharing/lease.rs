@@ -28,10 +28,10 @@ use quipu_model::shared::{NODE_INCARNATION, RegisterVerdict, Registration, Renew
 use quipu_model::{Incarnation, Millis, StoreError, Writer, WriterList};
 
 use super::{Sharing, StoreLink};
+use crate::base::sync::{Arc, Ordering, lock};
+use crate::execute::turn::Turn;
 use crate::journal::Wait;
 use crate::journal::format::Entry;
-use crate::sync::{Arc, Ordering, lock};
-use crate::turn::Turn;
 
 /// Renewals per lease length, so that one lost reply does not end the lease.
 const RENEWALS: u32 = 3;

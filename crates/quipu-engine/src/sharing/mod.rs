@@ -30,8 +30,6 @@
 //!
 //! Not here: the meaning of verdicts and rows (`quipu_model::shared`), applying adds (`apply`).
 
-pub mod own;
-
 mod adopt;
 mod audit;
 mod bodies;
@@ -66,8 +64,8 @@ pub use self::options::{SHARDS_MAX, Secret, ShardPick, SharePolicy, SharingOptio
 pub use self::routing::{RowCheck, ShardPicker, StoreNeed, store_need, target_names};
 pub use self::shared_counter::SharedCounter;
 pub use self::swap::Swap;
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crate::engine::Inner;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// The first pause after an error of the store, and the longest. Jitter keeps nodes that failed
 /// together from returning together.

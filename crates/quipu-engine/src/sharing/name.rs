@@ -10,7 +10,7 @@ use quipu_model::Incarnation;
 
 use super::Sharing;
 use super::lease::Membership;
-use crate::sync::{Ordering, lock};
+use crate::base::sync::{Ordering, lock};
 
 /// Interval between publications: a node that forgot this one may have removed the name meanwhile.
 const PUBLISH_EVERY: Duration = Duration::from_secs(3_600);

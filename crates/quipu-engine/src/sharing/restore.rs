@@ -21,8 +21,8 @@ use quipu_model::shared::{Claim, RestoreVerdict};
 use quipu_model::{History, Identity, Millis, RESTORED_CLAIMS_MAX, StoreError, StoredReply, TOKEN_AHEAD_MAX};
 
 use super::{Sharing, StoreLink};
+use crate::base::sync::{Ordering, lock};
 use crate::journal::Wait;
-use crate::sync::{Ordering, lock};
 use crate::tokens::TokenKey;
 
 /// State of the restoration of claims.

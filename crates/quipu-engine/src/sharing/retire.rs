@@ -19,7 +19,7 @@ use quipu_model::{Cursor, Name, Reply, ScanPage, StoreError, Writer, WriterList}
 use super::Sharing;
 use super::bodies::{decode_sketch, merge_sketch};
 use super::lease::log_retirement;
-use crate::sync::{Ordering, lock};
+use crate::base::sync::{Ordering, lock};
 
 /// Names per page: each costs a read, and a swap if the writer has a cell there.
 const PAGE_NAMES: usize = 64;

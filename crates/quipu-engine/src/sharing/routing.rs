@@ -11,11 +11,11 @@ use quipu_sketch::Key;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bodies::ShownBody;
-use super::own::{OwnCell, OwnCells, cells_max};
 use super::shared_counter::{self, SharedCounter};
 use super::{SHARDS_MAX, ShardPick, SharePolicy, StoreLink, Swap};
+use crate::base::sync::Ordering;
 use crate::namespaces::Policies;
-use crate::sync::Ordering;
+use crate::table::own::{OwnCell, OwnCells, cells_max};
 
 /// Refusal for a counter that cannot be shown.
 const CONFLICTING_BODIES: &str = "nodes have made this counter in different kinds, sizes or under different secrets, so that they cannot be laid together: delete it, and make it once";

@@ -20,14 +20,14 @@ use quipu_model::{Incarnation, Name, NameBuf, PUTS_MAX, PutResult};
 
 use super::health::describe_causes;
 use super::lease::Succession;
-use super::own::OwnCell;
 use super::shared_counter::{Authority, FollowUp};
 use super::{BACKOFF_MAX, BACKOFF_MIN, ResidencyPin, Sharing, jittered};
-use crate::apply::unsettled::UnsettledEntry;
-use crate::failpoint::step;
+use crate::base::failpoint::step;
+use crate::base::sync::{Ordering, lock};
+use crate::execute::turn::Turn;
 use crate::journal::Wait;
-use crate::sync::{Ordering, lock};
-use crate::turn::Turn;
+use crate::table::own::OwnCell;
+use crate::table::unsettled::UnsettledEntry;
 
 /// Most bodies put at once: each may have megabytes.
 const BODIES_MAX: usize = 16;
@@ -391,7 +391,7 @@ impl<'e> Sharing<'e> {
             for name in job.rows() {
                 self.serve_one_stale(name, now + self.link.options.fetch_wait);
             }
-            job.finish(crate::load::LoadOutcome::Retry);
+            job.finish(crate::seal::load::LoadOutcome::Retry);
         }
         late.len()
     }

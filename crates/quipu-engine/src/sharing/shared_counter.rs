@@ -17,8 +17,8 @@ use quipu_sketch::{Key, Sketch};
 
 use super::bodies::{RowBodies, ShownBody};
 use super::lease::Succession;
-use super::own::{OwnCell, OwnCells};
-use crate::sketches::Body;
+use crate::bodies::body_map::Body;
+use crate::table::own::{OwnCell, OwnCells};
 
 /// A counter under its lock.
 pub struct SharedCounter<'s> {

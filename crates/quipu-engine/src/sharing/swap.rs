@@ -21,15 +21,15 @@ use quipu_model::shared::{
 use quipu_model::{Incarnation, NameBuf, Refusal, Reply, StoreError};
 
 use super::fetch::RowOutcome;
-use super::own::OwnCell;
 use super::settle::as_name;
 use super::shared_counter::{Authority, SharedCounter};
 use super::{ResidencyPin, Sharing, jittered};
-use crate::failpoint::step;
+use crate::base::failpoint::step;
+use crate::base::sync::{Arc, Ordering, lock};
+use crate::execute::turn::Turn;
 use crate::journal::Wait;
-use crate::load::{LoadJob, LoadOutcome};
-use crate::sync::{Arc, Ordering, lock};
-use crate::turn::Turn;
+use crate::seal::load::{LoadJob, LoadOutcome};
+use crate::table::own::OwnCell;
 
 /// Delay before the retry of an overtaken swap; it grows with each try.
 const RETRY_MIN: Duration = Duration::from_millis(1);

@@ -33,8 +33,8 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 pub use self::claim_record::{CLAIM_RECORD_BYTES_MAX, ClaimRecord};
 pub use self::token_index::{AppliedToken, LastSequence, TokenIndex, TokenKey};
 pub(crate) use self::token_record::{TokenRecord, is_token_key, put_outcome, take_outcome};
-use crate::options::Options;
-use crate::sync::{AtomicU64, Ordering};
+use crate::base::options::Options;
+use crate::base::sync::{AtomicU64, Ordering};
 
 /// State that the tokens of all shards share.
 pub struct Tokens {

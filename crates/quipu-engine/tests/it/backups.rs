@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use quipu_engine::inspect::{Inspection, inspect};
+use quipu_engine::offline::inspect::{Inspection, inspect};
 use quipu_engine::{BackupError, BackupStep, Engine, Options, StagingError, restore};
 use quipu_model::{Durability, Vfs};
 use quipu_testkit::{CrashDisk, DiskFault, Image, OpKind, SeededRng};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use quipu_engine::Engine;
-use quipu_engine::inspect::inspect;
+use quipu_engine::offline::inspect::inspect;
 use quipu_model::{
     AddWithin, Command, Epoch, Expiry, ExpiryCondition, ExpiryForm, ExpiryTime, ListNames, Millis, Name, Pattern,
     Refusal, Reply, Scan, Set, SetCondition, SetExpiry,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quipu_engine::Position;
-use quipu_engine::inspect::inspect;
+use quipu_engine::offline::inspect::inspect;
 use quipu_model::{Command, Name};
 use quipu_testkit::{CrashDisk, Image};
 

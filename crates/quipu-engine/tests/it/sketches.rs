@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quipu_engine::offline::audit;
-use quipu_engine::{Engine, Environment, Error, Options, inspect};
+use quipu_engine::offline::inspect;
+use quipu_engine::{Engine, Environment, Error, Options};
 use quipu_model::{
     AddWithin, AuxRecord, AuxRecordVisitor, Cell, CellVisitor, Command, CopyProgress, Dialect, Durability, Expiry,
     ExpiryCondition, ExpiryForm, ExpiryTime, Fraction, FrequencySize, Identity, Kind, KindAndDialect, Ledger,

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quipu_engine::offline::audit;
-use quipu_engine::{Engine, NotRun, Options, Position, inspect};
+use quipu_engine::offline::inspect;
+use quipu_engine::{Engine, NotRun, Options, Position};
 use quipu_model::{
     AuxRecord, Command, Dialect, Durability, FrequencySize, Identity, Ledger, Millis, Namespace, Refusal, Reply,
     SketchCommand, TopSize,
