@@ -18,13 +18,17 @@
 use std::fmt;
 use std::time::Duration;
 
+use quipu_store_kit::{ConfigError, Options, StoreUrl};
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 /// Longest prefix: the server's names have at most 63 bytes; this crate appends up to 17.
 pub const PREFIX_BYTES_MAX: usize = 40;
 
-/// Default prefix.
-const PREFIX: &str = "quipu";
+/// Error of an unknown scheme.
+const SCHEME: ConfigError = ConfigError::Scheme("postgres:// or postgresql://");
+
+/// Error of a TLS URL in a build without TLS.
+const NO_TLS: ConfigError = ConfigError::NoTls(": build quipu-store-postgres with the feature `tls`");
 
 /// Default application name of our connections.
 const APPLICATION: &str = "quipu";
@@ -32,44 +36,6 @@ const APPLICATION: &str = "quipu";
 /// Idle time before a keepalive probe. A minute finds a connection that a firewall dropped before a
 /// call does.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-
-/// Options that the URL does not carry.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Prefix of every table name; lets several deployments share a database. `?prefix=` in the URL
-    /// overrides it.
-    pub prefix: String,
-    /// Connect timeout.
-    pub connect_timeout: Duration,
-    /// Reply timeout; after it the call's outcome is unknown.
-    pub reply_timeout: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        // A server slower than this hangs; the engine retries anyway.
-        let (connect_timeout, reply_timeout) = (Duration::from_secs(2), Duration::from_secs(5));
-        Options { prefix: PREFIX.to_owned(), connect_timeout, reply_timeout }
-    }
-}
-
-/// Error of parsing a store URL. Never contains the part before the `@`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// Unknown scheme.
-    #[error("not a postgres:// or postgresql:// URL")]
-    Scheme,
-    /// TLS URL in a build without TLS.
-    #[error("this build has no TLS: build quipu-store-postgres with the feature `tls`")]
-    NoTls,
-    /// Another invalid part.
-    #[error("the URL of the store cannot be used: {0}")]
-    Url(&'static str),
-    /// Invalid prefix.
-    #[error("a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits, `_`, `-` or `.`")]
-    Prefix,
-}
 
 /// Checked connection settings.
 pub(crate) struct Config {
@@ -92,30 +58,15 @@ impl fmt::Debug for Config {
 
 impl Config {
     pub(crate) fn new(url: &str, options: Options) -> Result<Config, ConfigError> {
-        let (scheme, rest) = url.split_once("://").ok_or(ConfigError::Scheme)?;
-        if !["postgres", "postgresql"].contains(&scheme) {
-            return Err(ConfigError::Scheme);
+        let url = StoreUrl::split(url).ok_or(SCHEME)?;
+        if !["postgres", "postgresql"].contains(&url.scheme) {
+            return Err(SCHEME);
         }
-        let Options { mut prefix, connect_timeout, reply_timeout } = options;
-        let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let mut parameters = Vec::new();
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            match part.split_once('=') {
-                Some(("prefix", value)) => prefix = value.to_owned(),
-                _ => parameters.push(part),
-            }
-        }
-        if !is_prefix(&prefix) {
-            return Err(ConfigError::Prefix);
-        }
-        // `/` and `?` in a password are percent-encoded, as in any URL. An `@` may stay as it is,
-        // though the driver would refuse it.
-        let (authority, path) = authority.split_at(authority.find('/').unwrap_or(authority.len()));
-        let authority = match authority.rsplit_once('@') {
-            Some((user, hosts)) => format!("{}@{hosts}", user.replace('@', "%40")),
-            None => authority.to_owned(),
-        };
-        let url = format!("postgres://{authority}{path}?{}", parameters.join("&"));
+        let Options { prefix, connect_timeout, reply_timeout } = options;
+        let prefix = url.checked_prefix(prefix, PREFIX_BYTES_MAX)?;
+        // The driver would refuse an `@` in a password as it is.
+        let user = url.user.map(|user| format!("{}@", user.replace('@', "%40"))).unwrap_or_default();
+        let url = format!("postgres://{user}{}{}?{}", url.hosts, url.path, url.parameters.join("&"));
         let parsed = url.trim_end_matches('?').parse::<tokio_postgres::Config>();
         let shape = "it is not of the form postgres://user:password@host:port/database?parameter=value";
         let mut driver = parsed.map_err(|_| ConfigError::Url(shape))?;
@@ -124,7 +75,7 @@ impl Config {
         }
         let tls = !matches!(driver.get_ssl_mode(), SslMode::Disable | SslMode::Prefer);
         if tls && !cfg!(feature = "tls") {
-            return Err(ConfigError::NoTls);
+            return Err(NO_TLS);
         }
         // The URL alone decides on encryption, not the offer of a server or of an impostor.
         driver.ssl_mode(if tls { SslMode::Require } else { SslMode::Disable });
@@ -140,11 +91,6 @@ impl Config {
         }
         Ok(Config { prefix, connect_timeout, reply_timeout, tls, driver })
     }
-}
-
-fn is_prefix(prefix: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    (1..=PREFIX_BYTES_MAX).contains(&prefix.len()) && prefix.bytes().all(allowed)
 }
 
 #[cfg(test)]
@@ -189,7 +135,10 @@ mod tests {
             let error = config(url).expect_err(url);
             assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
         }
-        assert_eq!(config(&format!("postgres://h?prefix={}", "p".repeat(41))).err(), Some(ConfigError::Prefix));
+        assert_eq!(
+            config(&format!("postgres://h?prefix={}", "p".repeat(41))).err(),
+            Some(ConfigError::Prefix { bytes_max: 40 })
+        );
         assert!(config(&format!("postgres://h?prefix={}", "p".repeat(40))).is_ok());
     }
 
@@ -201,7 +150,7 @@ mod tests {
             match config(&format!("postgres://h{mode}")) {
                 Ok(config) => assert_eq!(config.tls, tls, "{mode}"),
                 Err(error) => {
-                    assert_eq!((error, tls, cfg!(feature = "tls")), (ConfigError::NoTls, true, false), "{mode}")
+                    assert_eq!((error, tls, cfg!(feature = "tls")), (NO_TLS, true, false), "{mode}")
                 }
             }
         }

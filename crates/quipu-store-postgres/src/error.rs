@@ -28,11 +28,10 @@
 //! If a commit that waits for a synchronous standby is cancelled, the server answers with a
 //! warning, not an error: the commit stands.
 
-use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
-use quipu_model::{BoxError, StoreCall, StoreError};
+use quipu_model::BoxError;
+use quipu_store_kit::CallFailure;
 use tokio_postgres::error::Severity;
 
 /// Codes, or prefixes of codes, that the server gives only for a transaction that it rolled back.
@@ -47,99 +46,23 @@ const LOCKED: [&str; 2] = ["55P03", "57014"];
 /// The one code of class 40 that leaves the outcome unknown.
 const COMPLETION_UNKNOWN: &str = "40003";
 
-/// A cause, shared by all calls that failed for it.
-pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
+/// What a damaged counter or token is called in an error.
+pub(crate) const ROW: &str = "the row of";
 
-/// Reason why a call has no answer.
-#[derive(Debug, Clone)]
-pub(crate) enum CallFailure {
-    /// Certainly not applied.
-    Refused(Cause),
-    /// May have been applied.
-    Open(Cause),
-    /// Certainly not applied: another session has locked a row.
-    Locked(Cause),
-    /// Certainly not applied, because of a row's data.
-    RowRefused(Cause),
-    /// May have been applied: a row is damaged.
-    RowDamaged(Cause),
-    /// Certainly not applied: nothing was sent to a server of unknown history.
-    HistoryChanged,
-}
-
-impl CallFailure {
-    /// Failure of a call that was not sent.
-    pub(crate) fn unsent(source: impl Into<BoxError>) -> CallFailure {
-        CallFailure::Refused(source.into().into())
+/// Names the failure behind an error of the driver or the server.
+pub(crate) fn classify_error(error: tokio_postgres::Error) -> CallFailure {
+    let code = error
+        .as_db_error()
+        .filter(|answer| answer.parsed_severity() == Some(Severity::Error))
+        .map(|answer| answer.code().code().to_owned());
+    let Some(code) = code else { return CallFailure::lost(error) };
+    match (is_row_error(&code), is_refusal(&code)) {
+        (true, true) => CallFailure::DataRefused(Arc::new(error)),
+        (true, false) => CallFailure::DataDamaged(Arc::new(error)),
+        (false, true) if LOCKED.contains(&&*code) => CallFailure::Locked(Arc::new(error)),
+        (false, true) => CallFailure::unsent(error),
+        (false, false) => CallFailure::lost(error),
     }
-
-    /// Failure of a call that was sent and not answered.
-    pub(crate) fn lost(source: impl Into<BoxError>) -> CallFailure {
-        CallFailure::Open(source.into().into())
-    }
-
-    /// Failure from an error of the driver or the server.
-    pub(crate) fn from_server_error(error: tokio_postgres::Error) -> CallFailure {
-        let code = error
-            .as_db_error()
-            .filter(|answer| answer.parsed_severity() == Some(Severity::Error))
-            .map(|answer| answer.code().code().to_owned());
-        let Some(code) = code else { return CallFailure::lost(error) };
-        match (is_row_error(&code), is_refusal(&code)) {
-            (true, true) => CallFailure::RowRefused(Arc::new(error)),
-            (true, false) => CallFailure::RowDamaged(Arc::new(error)),
-            (false, true) if LOCKED.contains(&&*code) => CallFailure::Locked(Arc::new(error)),
-            (false, true) => CallFailure::unsent(error),
-            (false, false) => CallFailure::lost(error),
-        }
-    }
-
-    /// Failure of a call that was not sent because another call failed.
-    pub(crate) fn into_unsent(self) -> CallFailure {
-        match self {
-            CallFailure::Refused(cause)
-            | CallFailure::Open(cause)
-            | CallFailure::Locked(cause)
-            | CallFailure::RowRefused(cause)
-            | CallFailure::RowDamaged(cause) => CallFailure::Refused(cause),
-            CallFailure::HistoryChanged => CallFailure::HistoryChanged,
-        }
-    }
-
-    /// Adds the row's name if its data is the cause.
-    pub(crate) fn with_row(self, name: &[u8]) -> CallFailure {
-        let named = |source| -> Cause { Arc::new(RowError { name: name.escape_ascii().to_string(), source }) };
-        match self {
-            CallFailure::RowRefused(cause) => CallFailure::RowRefused(named(cause)),
-            CallFailure::RowDamaged(cause) => CallFailure::RowDamaged(named(cause)),
-            other => other,
-        }
-    }
-
-    /// Returns true if a row's data is the cause: a statement without that row may succeed.
-    pub(crate) fn is_of_row(&self) -> bool {
-        matches!(self, CallFailure::RowRefused(_) | CallFailure::RowDamaged(_))
-    }
-
-    pub(crate) fn into_store_error(self, call: StoreCall) -> StoreError {
-        match self {
-            CallFailure::Refused(cause) | CallFailure::Locked(cause) | CallFailure::RowRefused(cause) => {
-                StoreError::NotApplied { call, source: Box::new(cause) }
-            }
-            CallFailure::Open(cause) | CallFailure::RowDamaged(cause) => {
-                StoreError::Unknown { call, source: Box::new(cause) }
-            }
-            CallFailure::HistoryChanged => StoreError::HistoryChanged { call },
-        }
-    }
-}
-
-/// Damaged data in one row.
-#[derive(Debug, thiserror::Error)]
-#[error("the row of {name} cannot be used")]
-struct RowError {
-    name: String,
-    source: Cause,
 }
 
 fn is_row_error(code: &str) -> bool {
@@ -154,11 +77,6 @@ fn is_refusal(code: &str) -> bool {
 #[derive(Debug, thiserror::Error)]
 #[error("another session has locked the row of this counter")]
 pub(crate) struct RowLocked;
-
-/// The server did not answer in time.
-#[derive(Debug, thiserror::Error)]
-#[error("no reply within {0:?}")]
-pub(crate) struct ReplyTimeout(pub(crate) Duration);
 
 /// Data that no statement of this crate writes.
 #[derive(Debug, thiserror::Error)]
@@ -195,13 +113,7 @@ pub(crate) enum DataError {
 
 impl From<DataError> for CallFailure {
     fn from(error: DataError) -> CallFailure {
-        CallFailure::RowDamaged(Arc::new(error))
-    }
-}
-
-impl From<quipu_model::shared::SnapshotError> for CallFailure {
-    fn from(error: quipu_model::shared::SnapshotError) -> CallFailure {
-        CallFailure::RowDamaged(Arc::new(error))
+        CallFailure::DataDamaged(Arc::new(error))
     }
 }
 

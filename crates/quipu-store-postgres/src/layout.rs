@@ -18,10 +18,11 @@ use quipu_model::shared::{
     Snapshot, SpentCell, SwapId, WriterStage,
 };
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
+use quipu_store_kit::CallFailure;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, FromSqlOwned};
 
-use crate::error::{CallFailure, DataError};
+use crate::error::DataError;
 use crate::number::{Bits, Number};
 use crate::statements::PARTS_MAX;
 

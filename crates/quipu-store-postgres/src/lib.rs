@@ -128,12 +128,12 @@ mod history;
 mod layout;
 mod link;
 mod number;
-mod runtime;
 mod schema;
 mod statements;
 mod store;
 
-pub use config::{ConfigError, Options, PREFIX_BYTES_MAX};
+pub use config::PREFIX_BYTES_MAX;
+pub use quipu_store_kit::{ConfigError, Options};
 pub use store::{PostgresStore, check, open};
 
 /// Error of opening a store.

@@ -18,6 +18,7 @@ use deadpool_postgres::{
     StatementCache, TimeoutType,
 };
 use quipu_model::History;
+use quipu_store_kit::{CallFailure, await_reply};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
 #[cfg(feature = "tls")]
@@ -25,7 +26,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::OpenError;
 use crate::config::Config;
-use crate::error::{CallFailure, ReplyTimeout};
+use crate::error::classify_error;
 use crate::{history, schema};
 
 /// Most connections of one node: one for each of the engine's threads that wait for a store, and a
@@ -179,7 +180,7 @@ impl Link {
         let answer = self.with_timeout(client.query(&prepared, parameters)).await;
         match &answer {
             // Rolled back; the connection stays usable.
-            Err(failure) if failure.is_of_row() => {}
+            Err(failure) if failure.is_of_data() => {}
             Err(failure) => self.drop_connection(client, failure),
             Ok(_) => {}
         }
@@ -190,10 +191,7 @@ impl Link {
         &self,
         work: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, CallFailure> {
-        match tokio::time::timeout(self.reply_timeout, work).await {
-            Ok(answer) => answer.map_err(CallFailure::from_server_error),
-            Err(_) => Err(CallFailure::lost(ReplyTimeout(self.reply_timeout))),
-        }
+        await_reply(self.reply_timeout, work, classify_error).await
     }
 
     /// Drops a connection: its statement may still run, or its tables have changed since it was

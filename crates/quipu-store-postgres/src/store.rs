@@ -26,16 +26,16 @@ use quipu_model::shared::{
     RegisterVerdict, Registration, RestoreVerdict, RowVersion, RowWithBodies, Snapshot, SwapVerdict, Verdict,
 };
 use quipu_model::{Cursor, Epoch, Millis, Name, NodeId, ScanPage, Store, StoreCall, StoreFuture, Writer, WriterList};
+use quipu_store_kit::{CallFailure, ConfigError, DriverThread, Options};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::OpenError;
-use crate::config::{Config, ConfigError, Options};
-use crate::error::{CallFailure, DataError, RowLocked};
+use crate::config::Config;
+use crate::error::{DataError, ROW, RowLocked};
 use crate::layout::{self, BodyColumns, CellColumns};
 use crate::link::Link;
 use crate::number::{Bits, Number};
-use crate::runtime::Runtime;
 use crate::statements::Statements;
 
 /// Claims with an ended window that a new claim removes: more than one, so that their number falls.
@@ -51,7 +51,7 @@ const RESTORE_ROUNDS_MAX: usize = 4;
 pub struct PostgresStore {
     link: Arc<Link>,
     statements: Arc<Statements>,
-    runtime: Runtime,
+    thread: DriverThread,
 }
 
 /// Checks that a URL is a valid store URL of this crate.
@@ -65,7 +65,7 @@ pub fn open(url: &str, options: Options) -> Result<PostgresStore, OpenError> {
     let config = Config::new(url, options)?;
     let statements = Arc::new(Statements::new(&config.prefix));
     let link = Arc::new(Link::new(config)?);
-    Ok(PostgresStore { link, statements, runtime: Runtime::start()? })
+    Ok(PostgresStore { link, statements, thread: DriverThread::start("quipu-postgres")? })
 }
 
 impl PostgresStore {
@@ -76,7 +76,7 @@ impl PostgresStore {
         work: impl FnOnce(Arc<Link>, Arc<Statements>) -> F,
     ) -> StoreFuture<'a, T> {
         let work = work(self.link.clone(), self.statements.clone());
-        Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.into_store_error(call)) })
+        Box::pin(self.thread.run_call(call, work))
     }
 
     /// As `call`, for one counter: an error of its data names it.
@@ -87,9 +87,8 @@ impl PostgresStore {
         work: impl FnOnce(Vec<u8>, Arc<Link>, Arc<Statements>) -> F,
     ) -> StoreFuture<'a, T> {
         let work = work(name.clone(), self.link.clone(), self.statements.clone());
-        Box::pin(async move {
-            self.runtime.run(work).await.map_err(|failure| failure.with_row(&name).into_store_error(call))
-        })
+        let work = async move { work.await.map_err(|failure| failure.with_name(ROW, &name)) };
+        Box::pin(self.thread.run_call(call, work))
     }
 
     /// Swaps a row, optionally together with bodies beside it.
@@ -482,7 +481,7 @@ impl PutProgress {
             // Each remaining part needs a statement too.
             let may_go_on = self.statements_left > parts.len() + 2;
             match failure {
-                failure if failure.is_of_row() => {
+                failure if failure.is_of_data() => {
                     is_answered = true;
                     match self.halves(&part).filter(|_| may_go_on) {
                         Some(halves) => parts.extend(halves),
@@ -538,7 +537,7 @@ impl PutProgress {
 
     fn fail(&mut self, part: &[usize], failure: &CallFailure) {
         for &at in part {
-            let failure = failure.clone().with_row(&self.puts[at].0);
+            let failure = failure.clone().with_name(ROW, &self.puts[at].0);
             self.results[at] = Some(Err(failure.into_store_error(StoreCall::Put)));
         }
     }
@@ -559,8 +558,9 @@ impl PutProgress {
                 Verdict::Newest => Err(DataError::VerdictMismatch.into()),
                 verdict => Ok(verdict),
             });
-            self.results[*at] =
-                Some(verdict.map_err(|failure| failure.with_row(&self.puts[*at].0).into_store_error(StoreCall::Put)));
+            self.results[*at] = Some(
+                verdict.map_err(|failure| failure.with_name(ROW, &self.puts[*at].0).into_store_error(StoreCall::Put)),
+            );
         }
         Ok(())
     }
@@ -666,7 +666,7 @@ async fn restore_claims(
                 },
                 // That token cannot be claimed, and must not stop the other claims from being
                 // restored.
-                Err(CallFailure::RowDamaged(_)) => Some(RestoreVerdict::Conflict),
+                Err(CallFailure::DataDamaged(_)) => Some(RestoreVerdict::Conflict),
                 Err(failure) => return Err(failure),
             };
         }

@@ -15,52 +15,19 @@
 use std::fmt;
 use std::time::Duration;
 
+use quipu_store_kit::{ConfigError, Options, StoreUrl};
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 /// Longest prefix; every key starts with it.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
-/// Default prefix.
-const PREFIX: &str = "quipu";
+/// Error of an unknown scheme.
+const SCHEME: ConfigError = ConfigError::Scheme("redis://, rediss://, redis-cluster:// or rediss-cluster://");
 
-/// Options that the URL does not carry.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Prefix of every key; lets several deployments share a server. `?prefix=` in the URL
-    /// overrides it.
-    pub prefix: String,
-    /// Connect timeout.
-    pub connect_timeout: Duration,
-    /// Reply timeout; after it the call's outcome is unknown.
-    pub reply_timeout: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        // A server slower than this hangs; the engine retries anyway.
-        let (connect_timeout, reply_timeout) = (Duration::from_secs(2), Duration::from_secs(5));
-        Options { prefix: PREFIX.to_owned(), connect_timeout, reply_timeout }
-    }
-}
-
-/// Error of parsing a store URL. Never contains the part before the `@`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// Unknown scheme.
-    #[error("not a redis://, rediss://, redis-cluster:// or rediss-cluster:// URL")]
-    Scheme,
-    /// TLS URL in a build without TLS.
-    #[error("this build has no TLS for Redis: build with the feature `redis-tls` (of quipu-store-redis: `tls`)")]
-    NoTls,
-    /// Another invalid part.
-    #[error("the URL of the store cannot be used: {0}")]
-    Url(&'static str),
-    /// Invalid prefix.
-    #[error("a prefix has 1 to {PREFIX_BYTES_MAX} letters, digits, `_`, `-` or `.`")]
-    Prefix,
-}
+/// Error of a TLS URL in a build without TLS.
+const NO_TLS: ConfigError =
+    ConfigError::NoTls(" for Redis: build with the feature `redis-tls` (of quipu-store-redis: `tls`)");
 
 /// Host and port of a server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,35 +72,28 @@ impl fmt::Debug for Config {
 
 impl Config {
     pub(crate) fn new(url: &str, options: Options) -> Result<Config, ConfigError> {
-        let (scheme, rest) = url.split_once("://").ok_or(ConfigError::Scheme)?;
-        let (cluster, tls) = match scheme {
+        let url = StoreUrl::split(url).ok_or(SCHEME)?;
+        let (cluster, tls) = match url.scheme {
             "redis" => (false, false),
             "rediss" => (false, true),
             "redis-cluster" => (true, false),
             "rediss-cluster" => (true, true),
-            _ => return Err(ConfigError::Scheme),
+            _ => return Err(SCHEME),
         };
         if tls && !cfg!(feature = "tls") {
-            return Err(ConfigError::NoTls);
+            return Err(NO_TLS);
         }
-        let Options { mut prefix, connect_timeout, reply_timeout } = options;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            match part.split_once('=') {
-                Some(("prefix", value)) => prefix = value.to_owned(),
-                _ => return Err(ConfigError::Url("it has a parameter other than `prefix`")),
-            }
+        let Options { prefix, connect_timeout, reply_timeout } = options;
+        if !url.parameters.is_empty() {
+            return Err(ConfigError::Url("it has a parameter other than `prefix`"));
         }
-        if !is_prefix(&prefix) {
-            return Err(ConfigError::Prefix);
-        }
-        // `/`, `?` and `#` in a password are percent-encoded, as in any URL; an `@` may stand for itself.
-        let (user, endpoint) = rest.rsplit_once('@').map_or(("", rest), |(user, endpoint)| (user, endpoint));
-        let (hosts, path) = endpoint.split_once('/').unwrap_or((endpoint, ""));
+        let prefix = url.checked_prefix(prefix, PREFIX_BYTES_MAX)?;
+        let user = url.user.unwrap_or_default();
+        let path = url.path.strip_prefix('/').unwrap_or_default();
         if cluster && !path.is_empty() {
             return Err(ConfigError::Url("a Cluster has no numbered databases"));
         }
-        let hosts: Vec<&str> = if cluster { hosts.split(',').collect() } else { vec![hosts] };
+        let hosts: Vec<&str> = if cluster { url.hosts.split(',').collect() } else { vec![url.hosts] };
         let mut infos = Vec::with_capacity(hosts.len());
         for host in hosts {
             let (at, scheme) = (if user.is_empty() { "" } else { "@" }, if tls { "rediss" } else { "redis" });
@@ -159,11 +119,6 @@ impl Config {
         // acknowledgement.
         self.info.clone().set_addr(endpoint).set_tcp_settings(TcpSettings::default().set_nodelay(true))
     }
-}
-
-fn is_prefix(prefix: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    (1..=PREFIX_BYTES_MAX).contains(&prefix.len()) && prefix.bytes().all(allowed)
 }
 
 fn address(info: &ConnectionInfo) -> Option<Address> {

@@ -20,10 +20,9 @@
 //! A put of several counters has a result per put. The whole call fails only if every script failed
 //! for the same reason, and this reason is not a key's data.
 
-use std::error::Error;
 use std::sync::Arc;
 
-use quipu_model::{BoxError, StoreCall, StoreError};
+use quipu_store_kit::CallFailure;
 use redis::ServerError;
 
 /// Codes with which a server refuses a script before it has changed anything.
@@ -50,94 +49,17 @@ const WRONG_TYPE: &str = "WRONGTYPE";
 /// Error code of a script that failed on its key's data.
 const SCRIPT_FAILED: &str = "ERR";
 
-/// A cause, shared by all calls that failed for it.
-pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
+/// What a damaged counter or token is called in an error.
+pub(crate) const KEY: &str = "the key";
 
-/// Reason why a call has no answer.
-#[derive(Debug, Clone)]
-pub(crate) enum CallFailure {
-    /// Certainly not applied.
-    Refused(Cause),
-    /// May have been applied.
-    Open(Cause),
-    /// Certainly not applied: the key is of another type.
-    WrongType(Cause),
-    /// May have been applied: the script failed on this key.
-    ScriptFailed(Cause),
-    /// May have been applied: the key holds undecodable data.
-    Damaged(Cause),
-    /// Certainly not applied: nothing was sent to a server of unknown history.
-    HistoryChanged,
-}
-
-impl CallFailure {
-    /// Failure of a call that was not sent.
-    pub(crate) fn unsent(source: impl Into<BoxError>) -> CallFailure {
-        CallFailure::Refused(source.into().into())
+/// Names the failure behind an error reply of the server.
+pub(crate) fn classify_server_error(error: ServerError) -> CallFailure {
+    match error.code() {
+        WRONG_TYPE => CallFailure::DataRefused(Arc::new(error)),
+        SCRIPT_FAILED => CallFailure::DataFailed(Arc::new(error)),
+        code if REFUSALS.contains(&code) => CallFailure::unsent(error),
+        _ => CallFailure::lost(error),
     }
-
-    /// Failure of a call that was sent and not answered.
-    pub(crate) fn lost(source: impl Into<BoxError>) -> CallFailure {
-        CallFailure::Open(source.into().into())
-    }
-
-    /// Failure from an error reply of the server.
-    pub(crate) fn from_server_error(error: ServerError) -> CallFailure {
-        match error.code() {
-            WRONG_TYPE => CallFailure::WrongType(Arc::new(error)),
-            SCRIPT_FAILED => CallFailure::ScriptFailed(Arc::new(error)),
-            code if REFUSALS.contains(&code) => CallFailure::unsent(error),
-            _ => CallFailure::lost(error),
-        }
-    }
-
-    /// Failure of a call that was not sent because another call failed.
-    pub(crate) fn into_unsent(self) -> CallFailure {
-        match self {
-            CallFailure::Refused(cause)
-            | CallFailure::Open(cause)
-            | CallFailure::WrongType(cause)
-            | CallFailure::ScriptFailed(cause)
-            | CallFailure::Damaged(cause) => CallFailure::Refused(cause),
-            CallFailure::HistoryChanged => CallFailure::HistoryChanged,
-        }
-    }
-
-    /// Adds the key's name if its data is the cause.
-    pub(crate) fn with_key(self, key: &[u8]) -> CallFailure {
-        let name = |source| -> Cause { Arc::new(KeyError { key: key.escape_ascii().to_string(), source }) };
-        match self {
-            CallFailure::WrongType(cause) => CallFailure::WrongType(name(cause)),
-            CallFailure::ScriptFailed(cause) => CallFailure::ScriptFailed(name(cause)),
-            CallFailure::Damaged(cause) => CallFailure::Damaged(name(cause)),
-            other => other,
-        }
-    }
-
-    /// Returns true if one key's data is the cause; calls on other keys still work.
-    pub(crate) fn is_of_key(&self) -> bool {
-        matches!(self, CallFailure::WrongType(_) | CallFailure::ScriptFailed(_) | CallFailure::Damaged(_))
-    }
-
-    pub(crate) fn into_store_error(self, call: StoreCall) -> StoreError {
-        match self {
-            CallFailure::Refused(cause) | CallFailure::WrongType(cause) => {
-                StoreError::NotApplied { call, source: Box::new(cause) }
-            }
-            CallFailure::Open(cause) | CallFailure::ScriptFailed(cause) | CallFailure::Damaged(cause) => {
-                StoreError::Unknown { call, source: Box::new(cause) }
-            }
-            CallFailure::HistoryChanged => StoreError::HistoryChanged { call },
-        }
-    }
-}
-
-/// Damaged data under one key.
-#[derive(Debug, thiserror::Error)]
-#[error("the key {key} cannot be used")]
-struct KeyError {
-    key: String,
-    source: Cause,
 }
 
 /// Data or a reply that no script of this crate writes.
@@ -184,18 +106,14 @@ pub(crate) enum DataError {
 
 impl From<DataError> for CallFailure {
     fn from(error: DataError) -> CallFailure {
-        CallFailure::Damaged(Arc::new(error))
-    }
-}
-
-impl From<quipu_model::shared::SnapshotError> for CallFailure {
-    fn from(error: quipu_model::shared::SnapshotError) -> CallFailure {
-        CallFailure::Damaged(Arc::new(error))
+        CallFailure::DataDamaged(Arc::new(error))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use quipu_model::{StoreCall, StoreError};
+
     use super::*;
 
     fn server(line: &str) -> ServerError {
@@ -208,7 +126,7 @@ mod tests {
     #[test]
     fn what_is_not_known_to_mean_not_applied_is_unknown() {
         for line in ["-ERR Error running script\r\n", "-NOPERM no\r\n", "-WHAT is this\r\n", "-EXECABORT x\r\n"] {
-            let error = CallFailure::from_server_error(server(line)).into_store_error(StoreCall::Put);
+            let error = classify_server_error(server(line)).into_store_error(StoreCall::Put);
             assert!(matches!(error, StoreError::Unknown { .. }), "{line}");
         }
     }
@@ -216,8 +134,7 @@ mod tests {
     #[test]
     fn what_a_server_refuses_before_the_first_write_is_not_applied() {
         for code in REFUSALS.into_iter().chain([WRONG_TYPE]) {
-            let error =
-                CallFailure::from_server_error(server(&format!("-{code} 1 2\r\n"))).into_store_error(StoreCall::Put);
+            let error = classify_server_error(server(&format!("-{code} 1 2\r\n"))).into_store_error(StoreCall::Put);
             assert!(matches!(error, StoreError::NotApplied { .. }), "{code}");
         }
     }

@@ -22,8 +22,9 @@ use quipu_model::shared::{
     WriterStage,
 };
 use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Writer};
+use quipu_store_kit::CallFailure;
 
-use crate::error::{CallFailure, DataError};
+use crate::error::DataError;
 
 /// Text of an absent value.
 const NONE: &str = "-";

@@ -115,12 +115,12 @@ mod info;
 mod layout;
 mod link;
 mod route;
-mod runtime;
 mod scan;
 mod scripts;
 mod store;
 
-pub use config::{ConfigError, Options, PREFIX_BYTES_MAX};
+pub use config::PREFIX_BYTES_MAX;
+pub use quipu_store_kit::{ConfigError, Options};
 pub use store::{RedisStore, check, open};
 
 /// Error of opening a store.

@@ -14,12 +14,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quipu_model::History;
+use quipu_store_kit::CallFailure;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, ServerErrorKind, Value};
 use tokio::sync::OnceCell;
 
 use crate::config::{Address, Config};
-use crate::error::{CallFailure, DataError};
+use crate::error::DataError;
 use crate::info::Info;
 use crate::scripts;
 

@@ -18,10 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 use quipu_model::History;
+use quipu_store_kit::CallFailure;
 use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
 
 use crate::config::{Address, Config};
-use crate::error::{CallFailure, DataError};
+use crate::error::{DataError, classify_server_error};
 use crate::link::Link;
 
 /// Number of slots of a Cluster.
@@ -368,7 +369,7 @@ fn split_outcome(sent: Result<Vec<Value>, CallFailure>, count: usize) -> Vec<Res
 
 fn check_reply(reply: Value) -> Result<Value, CallFailure> {
     match reply {
-        Value::ServerError(error) => Err(CallFailure::from_server_error(error)),
+        Value::ServerError(error) => Err(classify_server_error(error)),
         reply => Ok(reply),
     }
 }

@@ -13,8 +13,9 @@
 use redis::{Pipeline, Value};
 
 use quipu_model::{Cursor, Name, ScanPage};
+use quipu_store_kit::CallFailure;
 
-use crate::error::{CallFailure, DataError};
+use crate::error::{DataError, classify_server_error};
 use crate::layout::KeyNames;
 use crate::route::Route;
 
@@ -138,7 +139,7 @@ type ScanReply = (Vec<u8>, (u64, Vec<Vec<u8>>));
 fn decode(replies: Vec<Value>) -> Result<ScanReply, CallFailure> {
     let [info, scan] = <[Value; 2]>::try_from(replies).map_err(|_| DataError::Reply)?;
     let read = |reply: Value| match reply {
-        Value::ServerError(error) => Err(CallFailure::from_server_error(error)),
+        Value::ServerError(error) => Err(classify_server_error(error)),
         reply => Ok(reply),
     };
     let info: String = redis::from_redis_value(read(info)?).map_err(CallFailure::lost)?;

@@ -27,21 +27,21 @@ use quipu_model::shared::{
     Registration, RestoreVerdict, RowVersion, RowWithBodies, Snapshot, SwapVerdict, Verdict,
 };
 use quipu_model::{Cursor, Epoch, Millis, Name, NodeId, ScanPage, Store, StoreCall, StoreFuture, Writer, WriterList};
+use quipu_store_kit::{CallFailure, ConfigError, DriverThread, Options};
 use redis::{Cmd, Value};
 
-use crate::config::{Config, ConfigError, Options};
-use crate::error::{CallFailure, DataError};
+use crate::config::Config;
+use crate::error::{DataError, KEY};
 use crate::info::Info;
 use crate::layout::{self, KeyNames};
 use crate::route::{Access, KeyCommand, Route};
-use crate::runtime::Runtime;
 use crate::{OpenError, scan, scripts};
 
 /// A store on one Redis server, or on a Redis Cluster.
 pub struct RedisStore {
     route: Arc<Route>,
     keys: Arc<KeyNames>,
-    runtime: Runtime,
+    thread: DriverThread,
 }
 
 /// Checks that a URL is a valid store URL of this crate.
@@ -54,7 +54,7 @@ pub fn open(url: &str, options: Options) -> Result<RedisStore, OpenError> {
     let config = Config::new(url, options)?;
     let keys = Arc::new(KeyNames::new(&config.prefix));
     let route = Arc::new(Route::new(config)?);
-    Ok(RedisStore { route, keys, runtime: Runtime::start()? })
+    Ok(RedisStore { route, keys, thread: DriverThread::start("quipu-redis")? })
 }
 
 impl RedisStore {
@@ -92,9 +92,9 @@ impl RedisStore {
         let work = async move {
             let answer = route.send(vec![KeyCommand::new(&key, cmd)], access).await.into_iter().next();
             let answer = answer.unwrap_or(Err(CallFailure::lost(DataError::Reply)));
-            answer.and_then(decode).map_err(|failure| failure.with_key(&key))
+            answer.and_then(decode).map_err(|failure| failure.with_name(KEY, &key))
         };
-        Box::pin(async move { self.runtime.run(work).await.map_err(|failure| failure.into_store_error(call)) })
+        Box::pin(self.thread.run_call(call, work))
     }
 
     /// Swaps a row together with the given bodies beside it.
@@ -138,7 +138,7 @@ impl Store for RedisStore {
             let (requests, groups) = group_by_key(&self.keys, puts);
             let (route, count) = (self.route.clone(), puts.len());
             let work = async move { collect_results(route.send(requests, Access::Change).await, &groups, count) };
-            self.runtime.run(work).await.map_err(|failure| failure.into_store_error(StoreCall::Put))
+            self.thread.run_call(StoreCall::Put, work).await
         })
     }
 
@@ -205,7 +205,7 @@ impl Store for RedisStore {
             check_bound(StoreCall::Scan, names_max, SCAN_NAMES_MAX)?;
             let (route, keys, from) = (self.route.clone(), self.keys.clone(), from.cloned());
             let work = async move { scan::scan_page(&route, &keys, from, names_max).await };
-            self.runtime.run(work).await.map_err(|failure| failure.into_store_error(StoreCall::Scan))
+            self.thread.run_call(StoreCall::Scan, work).await
         })
     }
 
@@ -258,15 +258,15 @@ impl Store for RedisStore {
                     claims.iter().zip(answers).map(|(wanted, answer)| decode_restore_verdict(answer, wanted));
                 verdicts.collect::<Result<Vec<_>, CallFailure>>()
             };
-            self.runtime.run(work).await.map_err(|failure| failure.into_store_error(StoreCall::RestoreClaims))
+            self.thread.run_call(StoreCall::RestoreClaims, work).await
         })
     }
 
     fn history(&self) -> StoreFuture<'_, History> {
         let route = self.route.clone();
         Box::pin(async move {
-            let history = self.runtime.run(async move { route.fetch_history().await }).await;
-            let history = history.map_err(|failure| failure.into_store_error(StoreCall::History))?;
+            let work = async move { route.fetch_history().await };
+            let history = self.thread.run_call(StoreCall::History, work).await?;
             // Set only here: a caller that cancelled the call does not know this history.
             self.route.set_history(&history);
             Ok(history)
@@ -290,9 +290,7 @@ impl Store for RedisStore {
             }
             Ok(problems)
         };
-        Box::pin(async move {
-            self.runtime.run(work).await.map_err(|failure| failure.into_store_error(StoreCall::Problems))
-        })
+        Box::pin(self.thread.run_call(StoreCall::Problems, work))
     }
 
     fn writers(&self) -> StoreFuture<'_, WriterList> {
@@ -409,11 +407,11 @@ fn collect_results(
             Ok(answers) => {
                 for (answer, (at, put)) in answers.into_iter().zip(puts) {
                     results[*at] = decode_verdict(answer, put)
-                        .map_err(|failure| failure.with_key(key).into_store_error(StoreCall::Put));
+                        .map_err(|failure| failure.with_name(KEY, key).into_store_error(StoreCall::Put));
                 }
             }
             Err(failure) => {
-                let failure = failure.with_key(key);
+                let failure = failure.with_name(KEY, key);
                 for (at, _) in puts {
                     results[*at] = Err(failure.clone().into_store_error(StoreCall::Put));
                 }
@@ -423,7 +421,7 @@ fn collect_results(
     }
     if failures.len() == groups.len()
         && let Some(failure) = failures.pop()
-        && !failure.is_of_key()
+        && !failure.is_of_data()
         && failures.iter().all(|other| discriminant(other) == discriminant(&failure))
     {
         return Err(failure);
@@ -516,7 +514,7 @@ fn decode_claim_verdict(reply: Value, wanted: &Claim) -> Result<ClaimVerdict, Ca
 /// claimed, and it must not stop the other claims from being restored.
 fn decode_restore_verdict(answer: Result<Value, CallFailure>, wanted: &Claim) -> Result<RestoreVerdict, CallFailure> {
     let known = match answer.and_then(|reply| decode_known_claim(reply, wanted)) {
-        Err(CallFailure::Damaged(_) | CallFailure::WrongType(_)) => return Ok(RestoreVerdict::Conflict),
+        Err(CallFailure::DataDamaged(_) | CallFailure::DataRefused(_)) => return Ok(RestoreVerdict::Conflict),
         known => known?,
     };
     let Some((mut known, at)) = known else { return Ok(RestoreVerdict::Restored) };

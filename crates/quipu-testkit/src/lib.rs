@@ -3,6 +3,7 @@
 //! - [`SeededRng`] and [`SimClock`]: chance and time under a seed's control;
 //! - [`CrashDisk`]: a disk in memory that shows every state a power loss may leave;
 //! - [`mod@store_suite`]: the suite for every shared store, plain and behind a [`FaultyStore`];
+//! - [`mod@server_suite`]: the tests of every store on its real server;
 //! - [`servers`]: real servers, started, stopped and killed by tests; [`proxy`]: a faulty network
 //!   before them;
 //! - [`judge`]: checks that the state after a fault matches the promises;
@@ -17,6 +18,7 @@ pub mod program;
 pub mod proxy;
 pub mod resp;
 pub mod rng;
+pub mod server_suite;
 pub mod servers;
 pub mod sim_clock;
 pub mod small_disk;

@@ -9,23 +9,28 @@ mod suite;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quipu_store_postgres::{Options, PostgresStore, open};
+use quipu_testkit::server_suite::StoreAdapter;
+use quipu_testkit::servers::postgres::PostgresServer;
 
-/// A store on this server that holds nothing: under a prefix that no other test has.
-fn fresh(url: &str) -> PostgresStore {
-    open(url, Options { prefix: prefix(), ..Options::default() }).expect("the URL is a helper's")
-}
+/// The store under test.
+struct Postgres;
 
-/// The same, with little patience, and still more than a busy machine takes to fork.
-fn hasty(url: &str) -> PostgresStore {
-    let (connect_timeout, reply_timeout) = (Duration::from_secs(1), Duration::from_secs(1));
-    open(url, Options { prefix: prefix(), connect_timeout, reply_timeout }).expect("the URL is a helper's")
-}
+impl StoreAdapter for Postgres {
+    type Server = PostgresServer;
+    type Store = PostgresStore;
 
-fn prefix() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("Test-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    const PREFIX: &'static str = "Test-";
+    const HASTY_TIMEOUT: Duration = Duration::from_secs(1); // more than a busy machine takes to fork
+    const COUNTS_PUTS: bool = false;
+
+    fn open(url: &str, prefix: String, timeout: Option<Duration>) -> PostgresStore {
+        let mut options = Options { prefix, ..Options::default() };
+        if let Some(timeout) = timeout {
+            (options.connect_timeout, options.reply_timeout) = (timeout, timeout);
+        }
+        open(url, options).expect("the URL is a helper's")
+    }
 }

@@ -14,11 +14,12 @@ use quipu_model::shared::{
 };
 use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Reply, Store, StoreError, Writer};
 use quipu_testkit::SeededRng;
+use quipu_testkit::server_suite::StoreAdapter;
+use quipu_testkit::server_suite::puts::{make_put, name, writer};
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::store_suite::block_on;
 
-use crate::fresh;
-use crate::suite::{make_put, name, writer};
+use crate::Postgres;
 
 const WRITERS: u64 = 4;
 const RESETTERS: u64 = 2;
@@ -88,7 +89,7 @@ fn add_all(store: &impl Store, at: Name<'_>, node: u64, meetings: &MeetingCount)
 #[test]
 fn resets_take_exactly_what_was_put_however_many_add_meanwhile() {
     let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
-    let (store, at) = (fresh(&server.url()), name(b"hot"));
+    let (store, at) = (Postgres::open_fresh(&server.url()), name(b"hot"));
     let (over, meetings) = (AtomicBool::new(false), MeetingCount::default());
     let (taken, added) = thread::scope(|scope| {
         let (store, over, meetings) = (&store, &over, &meetings);
@@ -181,7 +182,7 @@ fn fold_one(store: &impl Store, at: Name<'_>, id: u128) {
 #[test]
 fn folds_take_exactly_what_bodies_counted_however_many_put_meanwhile() {
     let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
-    let (store, at) = (fresh(&server.url()), name(b"hot"));
+    let (store, at) = (Postgres::open_fresh(&server.url()), name(b"hot"));
     let (over, meetings) = (AtomicBool::new(false), MeetingCount::default());
     let added = thread::scope(|scope| {
         let (store, over, meetings) = (&store, &over, &meetings);
@@ -207,7 +208,7 @@ fn folds_take_exactly_what_bodies_counted_however_many_put_meanwhile() {
 #[test]
 fn batches_that_overlap_in_any_order_never_wait_in_a_circle() {
     let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
-    let store = fresh(&server.url());
+    let store = Postgres::open_fresh(&server.url());
     // Fewer names than concurrent puts, so that puts meet at every step: creating rows, putting
     // cells, forgetting rows.
     let names: Vec<Vec<u8>> = (0..60_u8).map(|n| vec![n.wrapping_mul(37), n]).collect();
@@ -256,7 +257,7 @@ fn batches_that_overlap_in_any_order_never_wait_in_a_circle() {
 #[test]
 fn what_is_put_is_seen_by_whoever_asks_after_the_answer() {
     let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
-    let store = fresh(&server.url());
+    let store = Postgres::open_fresh(&server.url());
     let newest = AtomicU64::new(0);
     thread::scope(|scope| {
         let (store, newest) = (&store, &newest);
@@ -287,7 +288,7 @@ fn what_is_put_is_seen_by_whoever_asks_after_the_answer() {
 #[test]
 fn after_a_row_was_seen_to_be_due_nothing_more_is_put_into_it() {
     let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
-    let store = fresh(&server.url());
+    let store = Postgres::open_fresh(&server.url());
     for round in 0..20_u64 {
         let at = format!("due:{round}");
         let at = name(at.as_bytes());
@@ -331,7 +332,7 @@ fn after_a_row_was_seen_to_be_due_nothing_more_is_put_into_it() {
 #[test]
 fn one_of_many_claims_a_token_and_one_of_many_registers() {
     let server = PostgresServer::start_with(&["synchronous_commit=off"]).unwrap();
-    let store = fresh(&server.url());
+    let store = Postgres::open_fresh(&server.url());
     for round in 0..30_u64 {
         let token = ClaimToken::new(&round.to_be_bytes()).unwrap();
         let (claimed, registered) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -5,45 +5,20 @@ use std::time::Duration;
 
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    CellId, Change, Claim, ClaimToken, ClaimVerdict, Holder, NO_WRITERS, NextRow, Put, RegisterVerdict, Registration,
-    RowVersion, Seq, Shard, Snapshot, SwapContext, SwapId, SwapVerdict, Verdict, WriterStage, plan_swap,
+    CellId, Claim, ClaimToken, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, RowVersion, Seq, Shard,
+    Snapshot, SwapId, SwapVerdict, Verdict, WriterStage,
 };
-use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Store, StoreError, Writer};
+use quipu_model::{Epoch, Millis, NodeId, Store, StoreError};
 use quipu_store_postgres::{Options, open};
+use quipu_testkit::server_suite::puts::{make_put, name, writer};
+use quipu_testkit::server_suite::{StoreAdapter, next_prefix};
 use quipu_testkit::servers::postgres::PostgresServer;
+use quipu_testkit::store_suite;
 use quipu_testkit::store_suite::block_on;
-use quipu_testkit::{FaultyStore, store_suite};
 
-use crate::fresh;
+use crate::Postgres;
 
-pub fn writer(node: u64) -> Writer {
-    Writer { node: NodeId(node), incarnation: Incarnation(1) }
-}
-
-pub fn make_put(seq: u64, value: i128) -> Put {
-    let cell = CellId { writer: writer(1), shard: Shard(0) };
-    Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value }
-}
-
-pub fn name(bytes: &[u8]) -> Name<'_> {
-    Name::new(bytes).expect("names of these tests are short")
-}
-
-#[test]
-fn one_server_keeps_every_promise_of_the_port() {
-    let server = PostgresServer::start().unwrap();
-    block_on(store_suite(async || fresh(&server.url())));
-}
-
-#[test]
-fn one_server_keeps_them_behind_a_calm_faulty_store() {
-    let server = PostgresServer::start().unwrap();
-    block_on(store_suite(async || {
-        let store = FaultyStore::new(fresh(&server.url()), 1, 100);
-        store.calm().await;
-        store
-    }));
-}
+quipu_testkit::server_tests!(Postgres, suite);
 
 #[test]
 fn people_read_their_counts_with_plain_sql() {
@@ -90,7 +65,7 @@ fn a_user_with_the_rights_that_the_first_page_lists_has_enough() {
     assert!(rights.contains("GRANT"), "{rights}");
     let server = PostgresServer::start().unwrap();
     let fill = || {
-        let prefix = crate::prefix();
+        let prefix = next_prefix::<Postgres>();
         let open = |user: &str| {
             let url = format!("postgres://{user}@{}/postgres", server.address());
             open(&url, Options { prefix: prefix.clone(), ..Options::default() }).unwrap()
@@ -112,7 +87,7 @@ fn a_user_with_the_rights_that_the_first_page_lists_has_enough() {
 #[test]
 fn what_a_server_refuses_is_not_applied_and_heals_by_itself() {
     let server = PostgresServer::start().unwrap();
-    let prefix = crate::prefix();
+    let prefix = next_prefix::<Postgres>();
     let store = open(&server.url(), Options { prefix: prefix.clone(), ..Options::default() }).unwrap();
     let put = |seq| block_on(store.put_all(&[(name(b"a"), make_put(seq, 1))]));
     assert_eq!(put(1).unwrap(), [Verdict::Newest]);
@@ -166,7 +141,7 @@ fn until(is_so: impl Fn() -> bool, what: &str) {
 #[test]
 fn a_call_that_waits_for_a_lock_too_long_is_cancelled_and_not_applied() {
     let server = PostgresServer::start().unwrap();
-    let prefix = crate::prefix();
+    let prefix = next_prefix::<Postgres>();
     let (connect_timeout, reply_timeout) = (Duration::from_secs(5), Duration::from_secs(1));
     let store = open(&server.url(), Options { prefix: prefix.clone(), connect_timeout, reply_timeout }).unwrap();
     assert!(block_on(store.put_all(&[(name(b"a"), make_put(1, 1))])).is_ok());
@@ -187,7 +162,7 @@ fn a_call_that_waits_for_a_lock_too_long_is_cancelled_and_not_applied() {
 #[test]
 fn a_connection_that_is_ended_while_it_works_leaves_the_outcome_open() {
     let server = PostgresServer::start().unwrap();
-    let prefix = crate::prefix();
+    let prefix = next_prefix::<Postgres>();
     let store = open(&server.url(), Options { prefix: prefix.clone(), ..Options::default() }).unwrap();
     assert!(block_on(store.put_all(&[(name(b"a"), make_put(1, 1))])).is_ok());
     thread::scope(|scope| {
@@ -290,32 +265,9 @@ fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
 }
 
 #[test]
-fn a_wide_row_is_swapped_and_read_whole() {
-    let server = PostgresServer::start().unwrap();
-    let store = fresh(&server.url());
-    let at = name(b"wide");
-    let puts: Vec<_> = (0..1_024_u16)
-        .map(|shard| (at, Put { cell: CellId { writer: writer(1), shard: Shard(shard) }, ..make_put(1, 1) }))
-        .collect();
-    for part in 0..4 {
-        let mut part_puts = puts.clone();
-        part_puts.iter_mut().for_each(|(_, put)| put.cell.writer = writer(part));
-        assert_eq!(block_on(store.put_all(&part_puts)).unwrap(), vec![Verdict::Newest; puts.len()]);
-    }
-    let seen = block_on(store.read(at)).unwrap();
-    assert_eq!(seen.snapshot.sum(), 4_096);
-    let by = SwapContext { id: SwapId(1), node: NodeId(1), grace: Duration::from_secs(3_600), registered: &NO_WRITERS };
-    let NextRow::Row(next) = plan_swap(&seen, &by, &Change::Reset).unwrap().next else { panic!("a reset swaps") };
-    let verdict = block_on(store.swap(at, seen.snapshot.version, Some(&next))).unwrap();
-    assert_eq!(verdict, SwapVerdict::Swapped);
-    let back = block_on(store.read(at)).unwrap().snapshot;
-    assert_eq!(Snapshot { version: next.version, ..back }, next);
-}
-
-#[test]
 fn numbers_of_the_whole_range_are_exact() {
     let server = PostgresServer::start().unwrap();
-    let store = fresh(&server.url());
+    let store = Postgres::open_fresh(&server.url());
     for (n, value) in [i128::MAX, i128::MIN, -1, 10_000, i128::from(u64::MAX)].into_iter().enumerate() {
         let at = [n as u8];
         let wide = Put {
@@ -341,13 +293,13 @@ fn numbers_of_the_whole_range_are_exact() {
 fn a_servers_own_defaults_do_not_matter() {
     let settings = ["default_transaction_isolation=serializable", "bytea_output=escape", "enable_indexscan=off"];
     let server = PostgresServer::start_with(&settings).unwrap();
-    block_on(store_suite(async || fresh(&server.url())));
+    block_on(store_suite(async || Postgres::open_fresh(&server.url())));
 }
 
 #[test]
 fn puts_of_one_cell_in_one_call_are_judged_in_their_order() {
     let server = PostgresServer::start().unwrap();
-    let store = fresh(&server.url());
+    let store = Postgres::open_fresh(&server.url());
     let falling: Vec<_> = (1..=512)
         .rev()
         .flat_map(|seq| [(name(b"a"), make_put(seq, 5)), (name(b"b"), make_put(600 - seq, 5))])

@@ -9,24 +9,25 @@ use quipu_model::Store;
 use quipu_model::shared::Verdict;
 use quipu_store_redis::{Options, open};
 use quipu_testkit::proxy::{NetworkFault, Proxy};
+use quipu_testkit::server_suite::faults::{REPLY_TIMEOUT, ROUGH_REQUESTS, draw_rough_fault};
+use quipu_testkit::server_suite::puts::{make_put, name, put_until_answered, puts_of};
+use quipu_testkit::server_suite::{StoreAdapter, next_prefix};
 use quipu_testkit::servers::redis::RedisCluster;
 use quipu_testkit::store_suite::{block_on, harvest};
 use quipu_testkit::{SeededRng, store_suite};
 
-use crate::faults::{REPLY_TIMEOUT, ROUGH_REQUESTS, put_until_answered, rough};
-use crate::suite::{make_put, name, puts_of};
-use crate::{fresh, hasty};
+use crate::Redis;
 
 #[test]
 fn a_cluster_keeps_every_promise_of_the_port() {
     let cluster = RedisCluster::start().unwrap();
-    block_on(store_suite(async || fresh(&cluster.url())));
+    block_on(store_suite(async || Redis::open_fresh(&cluster.url())));
 }
 
 #[test]
 fn one_call_puts_on_every_master_and_a_scan_finds_all() {
     let cluster = RedisCluster::start().unwrap();
-    let store = fresh(&cluster.url());
+    let store = Redis::open_fresh(&cluster.url());
     let names: Vec<String> = (0..1_024).map(|n| format!("n{n}")).collect();
     let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(1, 1))).collect();
     assert_eq!(block_on(store.put_all(&puts)).unwrap(), vec![Verdict::Newest; names.len()]);
@@ -65,7 +66,7 @@ fn a_counter_is_found_while_its_slot_moves_and_after() {
 #[test]
 fn a_store_heals_after_a_master_was_lost() {
     let mut cluster = RedisCluster::start_with_fast_failover().unwrap();
-    let store = hasty(&cluster.url());
+    let store = Redis::open_hasty(&cluster.url());
     let names: Vec<String> = (0..60).map(|n| format!("n{n}")).collect();
     for at in &names {
         put_until_answered(&store, at.as_bytes(), 1);
@@ -99,7 +100,7 @@ fn a_store_heals_after_a_master_was_lost() {
 #[test]
 fn what_a_replica_had_is_there_after_a_failover() {
     let mut cluster = RedisCluster::start_with_fast_failover().unwrap();
-    let store = fresh(&cluster.url());
+    let store = Redis::open_fresh(&cluster.url());
     let names: Vec<String> = (0..30).map(|n| format!("n{n}")).collect();
     for at in &names {
         put_until_answered(&store, at.as_bytes(), 1);
@@ -120,7 +121,7 @@ fn what_a_replica_had_is_there_after_a_failover() {
 #[test]
 fn a_store_heals_after_a_master_hung_and_was_replaced() {
     let mut cluster = RedisCluster::start_with_fast_failover().unwrap();
-    let store = hasty(&cluster.url());
+    let store = Redis::open_hasty(&cluster.url());
     let names: Vec<String> = (0..30).map(|n| format!("n{n}")).collect();
     for at in &names {
         put_until_answered(&store, at.as_bytes(), 1);
@@ -145,7 +146,7 @@ fn the_suite_passes_on_a_cluster_behind_a_slow_network() {
         0 => NetworkFault::Delay(Duration::from_millis(2)),
         _ => NetworkFault::PassThrough,
     });
-    block_on(store_suite(async || fresh(&url)));
+    block_on(store_suite(async || Redis::open_fresh(&url)));
     let busy = proxies.iter().filter(|proxy| proxy.requests() > 20).count();
     assert!(busy >= 3, "every master was reached through its proxy: {busy}");
 }
@@ -156,10 +157,11 @@ fn each_add_is_counted_once_on_a_cluster_behind_a_network_that_fails() {
     let (rng, calm) = (SeededRng::new(7), Arc::new(AtomicU64::new(0)));
     // Requests of the present schedule, whichever server they are for.
     let requests = calm.clone();
-    let (_proxies, url) = behind(&cluster, move |_| rough(&rng, requests.fetch_add(1, Ordering::SeqCst)));
+    let (_proxies, url) = behind(&cluster, move |_| draw_rough_fault(&rng, requests.fetch_add(1, Ordering::SeqCst)));
     for seed in 0..3 {
         calm.store(0, Ordering::SeqCst);
-        let options = Options { prefix: crate::prefix(), connect_timeout: REPLY_TIMEOUT, reply_timeout: REPLY_TIMEOUT };
+        let options =
+            Options { prefix: next_prefix::<Redis>(), connect_timeout: REPLY_TIMEOUT, reply_timeout: REPLY_TIMEOUT };
         block_on(harvest(open(&url, options).unwrap(), seed));
         assert!(calm.load(Ordering::SeqCst) > ROUGH_REQUESTS, "the schedule outlived the faults");
     }

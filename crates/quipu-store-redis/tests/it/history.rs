@@ -4,42 +4,16 @@
 use std::thread;
 use std::time::Duration;
 
-use quipu_model::shared::{Claim, ClaimEnd, ClaimToken, RowVersion, Verdict};
-use quipu_model::{History, Millis, Store, StoreCall, StoreError};
-use quipu_store_redis::{Options, RedisStore, open};
+use quipu_model::shared::Verdict;
+use quipu_model::{Store, StoreError};
+use quipu_store_redis::{Options, open};
 use quipu_testkit::resp::Value;
+use quipu_testkit::server_suite::StoreAdapter;
+use quipu_testkit::server_suite::history::{ask_history, expect_changes_refused, put};
 use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use quipu_testkit::store_suite::block_on;
 
-use crate::fresh;
-use crate::suite::{make_put, name, writer};
-
-/// Every call that needs what the store has confirmed before: refused, as of an unknown history.
-fn expect_changes_refused(store: &RedisStore, at: &[u8], seq: u64) {
-    let token = ClaimToken::new(at).expect("it is short");
-    let forget_at = Millis(u64::MAX);
-    let claim = Claim { token, owner: writer(1), attempt: 1, payload: 1, forget_at, reply: None };
-    let end = ClaimEnd::Done((*b"1").into());
-    let errors = [
-        block_on(store.put(&[(name(at), make_put(seq, 1))])).err(),
-        block_on(store.swap(name(at), RowVersion::ABSENT, None)).err(),
-        block_on(store.claim(&claim)).err(),
-        block_on(store.end_claim(&claim.token, claim.owner, 1, &end)).err(),
-        block_on(store.restore_claims(&[Claim { reply: Some((*b"1").into()), ..claim.clone() }])).err(),
-    ];
-    let calls = [StoreCall::Put, StoreCall::Swap, StoreCall::Claim, StoreCall::EndClaim, StoreCall::RestoreClaims];
-    for (error, expected) in errors.into_iter().zip(calls) {
-        match error {
-            Some(StoreError::HistoryChanged { call }) => assert_eq!(call, expected),
-            other => panic!("{expected}: {other:?}"),
-        }
-    }
-    assert!(block_on(store.read(name(at))).is_ok(), "a read is answered by whoever is there");
-}
-
-fn put(store: &RedisStore, at: &[u8], seq: u64) -> Result<Vec<Verdict>, StoreError> {
-    block_on(store.put_all(&[(name(at), make_put(seq, 1))]))
-}
+use crate::Redis;
 
 fn text(value: Value) -> String {
     match value {
@@ -58,46 +32,7 @@ fn until(is_so: impl Fn() -> bool, what: &str) {
     panic!("{what}: that took too long");
 }
 
-/// The first calls after a restart may find the connection that broke.
-fn history(store: &RedisStore) -> History {
-    (0..50).find_map(|_| block_on(store.history()).ok()).expect("the server answers")
-}
-
-#[test]
-fn a_server_that_was_restarted_is_not_changed_before_its_history_is_asked() {
-    let mut server = RedisServer::start().unwrap();
-    let (store, tool) = (fresh(&server.url()), fresh(&server.url()));
-    let first = block_on(store.history()).unwrap();
-    assert_eq!(first.0.len(), 1, "{first:?}");
-    assert_eq!(put(&store, b"a", 1).unwrap(), [Verdict::Newest]);
-    server.restart_empty().unwrap();
-    // The connection broke with the server; whatever comes first may notice.
-    let _ = block_on(store.clock());
-    expect_changes_refused(&store, b"a", 2);
-    assert_eq!(server.call(&["DBSIZE"]).unwrap().number(), Some(0), "nothing was sent");
-    let second = history(&store);
-    assert_ne!(first, second);
-    assert_eq!(put(&store, b"a", 2).unwrap(), [Verdict::Newest]);
-    let _ = block_on(tool.clock());
-    assert_eq!(put(&tool, b"b", 1).unwrap(), [Verdict::Newest], "one that never asked is refused nothing");
-}
-
-#[test]
-fn an_answer_that_nobody_waited_for_does_not_make_a_history_known() {
-    let mut server = RedisServer::start().unwrap();
-    let store = fresh(&server.url());
-    block_on(store.history()).unwrap();
-    server.restart_empty().unwrap();
-    let _ = block_on(store.clock());
-    block_on(async {
-        let mut asked = store.history();
-        // Begun, and then given up.
-        let waker = std::task::Waker::noop();
-        let _ = asked.as_mut().poll(&mut std::task::Context::from_waker(waker));
-    });
-    block_on(store.clock()).unwrap();
-    expect_changes_refused(&store, b"a", 1);
-}
+quipu_testkit::server_tests!(Redis, history);
 
 #[test]
 fn a_replica_that_was_promoted_has_another_history() {
@@ -106,8 +41,8 @@ fn a_replica_that_was_promoted_has_another_history() {
     replica.call(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
     let follows = || text(replica.call(&["INFO", "replication"]).unwrap()).contains("master_link_status:up");
     until(follows, "a replica follows its master");
-    let store = fresh(&replica.url());
-    let first = history(&store);
+    let store = Redis::open_fresh(&replica.url());
+    let first = ask_history(&store);
     replica.call(&["REPLICAOF", "NO", "ONE"]).unwrap();
     let second = block_on(store.history()).unwrap();
     assert_ne!(first, second, "asked on the connection that there was");
@@ -125,7 +60,7 @@ fn a_replica_that_was_promoted_has_another_history() {
 #[test]
 fn a_master_that_was_replaced_changes_the_history_of_a_cluster_and_the_others_go_on() {
     let mut cluster = RedisCluster::start_with_fast_failover().unwrap();
-    let store = fresh(&cluster.url());
+    let store = Redis::open_fresh(&cluster.url());
     let first = block_on(store.history()).unwrap();
     assert_eq!(first.0.len(), 3, "every master that has slots: {first:?}");
     let names: Vec<String> = (0..30).map(|n| format!("n{n}")).collect();
@@ -145,7 +80,7 @@ fn a_master_that_was_replaced_changes_the_history_of_a_cluster_and_the_others_go
     let settled = (2..200).map(outcomes).find(|outcomes| !outcomes.contains('?'));
     let settled = settled.expect("the Cluster serves all slots again");
     assert!(settled.contains('o') && settled.contains('c'), "{settled}");
-    let second = history(&store);
+    let second = ask_history(&store);
     assert_eq!((first.0.len(), second.0.len()), (3, 3));
     assert_eq!(second.0.iter().filter(|(server, identity)| first.0.get(*server) == Some(identity)).count(), 2);
     assert_eq!(outcomes(1_000), "o".repeat(names.len()));
@@ -182,7 +117,7 @@ fn a_slot_that_moves_to_a_server_without_slots_is_put_into_after_its_history_was
 #[test]
 fn a_server_that_evicts_is_a_problem_and_one_without_a_limit_is_not() {
     let server = RedisServer::start().unwrap();
-    let store = fresh(&server.url());
+    let store = Redis::open_fresh(&server.url());
     let problems = || block_on(store.problems()).unwrap();
     let configure = |limit: &str, policy: &str| {
         server.call(&["CONFIG", "SET", "maxmemory", limit]).unwrap();
@@ -205,7 +140,7 @@ fn a_server_that_evicts_is_a_problem_and_one_without_a_limit_is_not() {
 #[test]
 fn one_master_of_a_cluster_that_evicts_is_a_problem() {
     let cluster = RedisCluster::start().unwrap();
-    let store = fresh(&cluster.url());
+    let store = Redis::open_fresh(&cluster.url());
     cluster.servers[1].call(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
     cluster.servers[1].call(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]).unwrap();
     let problems = block_on(store.problems()).unwrap();

@@ -9,23 +9,28 @@ mod suite;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quipu_store_redis::{Options, RedisStore, open};
+use quipu_testkit::server_suite::StoreAdapter;
+use quipu_testkit::servers::redis::RedisServer;
 
-/// A store on this server that holds nothing: under a prefix that no other test has.
-fn fresh(url: &str) -> RedisStore {
-    open(url, Options { prefix: prefix(), ..Options::default() }).expect("the URL is a helper's")
-}
+/// The store under test.
+struct Redis;
 
-/// The same, with little patience.
-fn hasty(url: &str) -> RedisStore {
-    let (connect_timeout, reply_timeout) = (Duration::from_millis(300), Duration::from_millis(300));
-    open(url, Options { prefix: prefix(), connect_timeout, reply_timeout }).expect("the URL is a helper's")
-}
+impl StoreAdapter for Redis {
+    type Server = RedisServer;
+    type Store = RedisStore;
 
-fn prefix() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("test{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    const PREFIX: &'static str = "test";
+    const HASTY_TIMEOUT: Duration = Duration::from_millis(300);
+    const COUNTS_PUTS: bool = true;
+
+    fn open(url: &str, prefix: String, timeout: Option<Duration>) -> RedisStore {
+        let mut options = Options { prefix, ..Options::default() };
+        if let Some(timeout) = timeout {
+            (options.connect_timeout, options.reply_timeout) = (timeout, timeout);
+        }
+        open(url, options).expect("the URL is a helper's")
+    }
 }

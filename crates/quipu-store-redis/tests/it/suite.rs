@@ -3,51 +3,21 @@
 use quipu_model::shared::body::{BodyShape, StoredBody};
 use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, CellId, Claim, ClaimToken, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, Seq,
-    Shard, SwapVerdict, Verdict, WriterStage, incarnation_cell,
+    BodyPut, BodyVerdict, Claim, ClaimToken, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, SwapVerdict,
+    Verdict, WriterStage, incarnation_cell,
 };
-use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Store, StoreError, Writer};
+use quipu_model::{Millis, Store, StoreError};
 use quipu_store_redis::{Options, open};
 use quipu_testkit::resp::Value;
+use quipu_testkit::server_suite::StoreAdapter;
+use quipu_testkit::server_suite::puts::{make_put, name, puts_of, writer};
 use quipu_testkit::servers::redis::RedisServer;
+use quipu_testkit::store_suite;
 use quipu_testkit::store_suite::block_on;
-use quipu_testkit::{FaultyStore, store_suite};
 
-use crate::fresh;
+use crate::Redis;
 
-pub fn writer(node: u64) -> Writer {
-    Writer { node: NodeId(node), incarnation: Incarnation(1) }
-}
-
-pub fn make_put(seq: u64, value: i128) -> Put {
-    let cell = CellId { writer: writer(1), shard: Shard(0) };
-    Put { cell, epoch: Epoch::FIRST, seq: Seq(seq), value, total: value }
-}
-
-/// The version of a row after these puts, each carried out once.
-pub fn puts_of(seqs: std::ops::RangeInclusive<u64>) -> u64 {
-    seqs.map(|seq| make_put(seq, 0).stride()).sum()
-}
-
-pub fn name(bytes: &[u8]) -> Name<'_> {
-    Name::new(bytes).expect("names of these tests are short")
-}
-
-#[test]
-fn one_server_keeps_every_promise_of_the_port() {
-    let server = RedisServer::start().unwrap();
-    block_on(store_suite(async || fresh(&server.url())));
-}
-
-#[test]
-fn one_server_keeps_them_behind_a_calm_faulty_store() {
-    let server = RedisServer::start().unwrap();
-    block_on(store_suite(async || {
-        let store = FaultyStore::new(fresh(&server.url()), 1, 100);
-        store.calm().await;
-        store
-    }));
-}
+quipu_testkit::server_tests!(Redis, suite);
 
 #[test]
 fn a_user_with_the_rights_that_the_first_page_lists_has_enough() {
@@ -60,7 +30,7 @@ fn a_user_with_the_rights_that_the_first_page_lists_has_enough() {
     let request: Vec<&str> = ["ACL", "SETUSER", "counter", "on", ">pass"].into_iter().chain(rights).collect();
     server.call(&request).unwrap();
     let url = format!("redis://counter:pass@{}", server.address());
-    block_on(store_suite(async || fresh(&url)));
+    block_on(store_suite(async || Redis::open_fresh(&url)));
 }
 
 #[test]
@@ -100,7 +70,7 @@ fn bodies_are_in_the_fields_that_the_first_page_draws_and_go_with_them() {
 #[test]
 fn scripts_that_the_server_forgot_are_loaded_again() {
     let server = RedisServer::start().unwrap();
-    let store = fresh(&server.url());
+    let store = Redis::open_fresh(&server.url());
     let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
     for seq in 1..=3 {
         let puts: Vec<_> = names.iter().map(|at| (name(at.as_bytes()), make_put(seq, 5))).collect();
@@ -148,7 +118,7 @@ fn a_key_that_is_something_else_is_refused_and_left_alone() {
 #[test]
 fn a_server_that_refuses_writes_has_not_applied_them() {
     let server = RedisServer::start().unwrap();
-    let store = fresh(&server.url());
+    let store = Redis::open_fresh(&server.url());
     assert!(block_on(store.put_all(&[(name(b"a"), make_put(1, 1))])).is_ok());
     server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     let put = block_on(store.put_all(&[(name(b"a"), make_put(2, 2))]));
@@ -189,7 +159,7 @@ fn a_token_expires_by_the_servers_own_clock() {
 #[test]
 fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
     let server = RedisServer::start().unwrap();
-    let store = fresh(&server.url());
+    let store = Redis::open_fresh(&server.url());
     let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), WriterStage::Live);
     let registration = |node, version| Registration { writer: writer(node), holder, lease_until, stage, version };
     for node in 0..REGISTRATIONS_MAX as u64 {
@@ -201,34 +171,6 @@ fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
     assert_eq!(block_on(store.writers()).unwrap().registrations.len(), REGISTRATIONS_MAX);
     assert_eq!(block_on(store.unregister(writer(7), 2)).unwrap(), RegisterVerdict::Registered);
     assert_eq!(block_on(store.register(0, &more)).unwrap(), RegisterVerdict::Registered);
-}
-
-#[test]
-fn a_wide_row_is_swapped_and_read_whole() {
-    let server = RedisServer::start().unwrap();
-    let store = fresh(&server.url());
-    let at = name(b"wide");
-    let puts: Vec<_> = (0..1_024_u16)
-        .map(|shard| (at, Put { cell: CellId { writer: writer(1), shard: Shard(shard) }, ..make_put(1, 1) }))
-        .collect();
-    for part in 0..4 {
-        let mut part_puts = puts.clone();
-        part_puts.iter_mut().for_each(|(_, put)| put.cell.writer = writer(part));
-        assert_eq!(block_on(store.put_all(&part_puts)).unwrap().len(), puts.len());
-    }
-    let seen = block_on(store.read(at)).unwrap();
-    assert_eq!(seen.snapshot.sum(), 4_096);
-    let by = quipu_model::shared::SwapContext {
-        id: quipu_model::shared::SwapId(1),
-        node: NodeId(1),
-        grace: std::time::Duration::from_secs(3_600),
-        registered: &quipu_model::shared::NO_WRITERS,
-    };
-    let computed = quipu_model::shared::plan_swap(&seen, &by, &quipu_model::shared::Change::Reset).unwrap();
-    let quipu_model::shared::NextRow::Row(next) = computed.next else { panic!("a reset swaps") };
-    let verdict = block_on(store.swap(at, seen.snapshot.version, Some(&next))).unwrap();
-    assert_eq!(verdict, quipu_model::shared::SwapVerdict::Swapped);
-    assert_eq!(block_on(store.read(at)).unwrap().snapshot, next);
 }
 
 #[test]

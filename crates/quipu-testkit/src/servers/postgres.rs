@@ -20,8 +20,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use quipu_model::BoxError;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use crate::server_suite::TestServer;
 
 /// Package to install if there is no server.
 const PACKAGE: &str = "postgresql";
@@ -295,6 +298,70 @@ impl PostgresServer {
             command.uid(user).gid(group);
         }
         command
+    }
+}
+
+impl TestServer for PostgresServer {
+    const USER: &'static str = USER;
+    const REFUSES_PLAIN: bool = true;
+
+    fn start() -> Result<PostgresServer, BoxError> {
+        Ok(PostgresServer::start()?)
+    }
+
+    fn start_durable() -> Result<PostgresServer, BoxError> {
+        Ok(PostgresServer::start()?)
+    }
+
+    fn start_fast() -> Result<PostgresServer, BoxError> {
+        Ok(PostgresServer::start_with(&["synchronous_commit=off"])?)
+    }
+
+    fn start_with_tls(home: &Path) -> Result<(PostgresServer, String), BoxError> {
+        let server = PostgresServer::start()?;
+        server.require_tls(&std::fs::read(home.join("cert.pem"))?, &std::fs::read(home.join("key.pem"))?)?;
+        let url = format!("{}?sslmode=require", server.url());
+        Ok((server, url))
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address()
+    }
+
+    fn url_of(&self, address: SocketAddr, user: &str) -> String {
+        format!("postgres://{user}@{address}/{USER}")
+    }
+
+    fn require_password(&self, password: &str) -> Result<(), BoxError> {
+        Ok(self.require_password(password)?)
+    }
+
+    fn count_rows(&self) -> Result<u64, BoxError> {
+        let tables = self.query(
+            "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE '%schema'",
+        )?;
+        let counts: String = tables.lines().map(|table| format!(" + (SELECT count(*) FROM {table})")).collect();
+        Ok(self.query(&format!("SELECT 0{counts}"))?.parse()?)
+    }
+
+    fn stop(&self) -> Result<(), BoxError> {
+        Ok(self.stop()?)
+    }
+
+    fn resume(&self) -> Result<(), BoxError> {
+        Ok(self.resume()?)
+    }
+
+    fn kill(&mut self) {
+        self.kill();
+    }
+
+    fn restart(&mut self) -> Result<(), BoxError> {
+        Ok(self.restart()?)
+    }
+
+    fn restart_empty(&mut self) -> Result<(), BoxError> {
+        Ok(self.restart_empty()?)
     }
 }
 

@@ -7,14 +7,17 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use quipu_model::BoxError;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::resp::{TestRespClient, Value};
+use crate::server_suite::TestServer;
 
 /// Package to install if there is no server.
 const PACKAGE: &str = "redis-server";
@@ -194,6 +197,80 @@ impl RedisServer {
     fn signal(&self, signal: Signal) -> Result<(), RedisError> {
         let child = self.child.as_ref().ok_or_else(|| io::Error::other("the server does not run"))?;
         Ok(kill_process(Pid::from_child(child), signal).map_err(io::Error::from)?)
+    }
+}
+
+impl TestServer for RedisServer {
+    const USER: &'static str = "";
+    const REFUSES_PLAIN: bool = false;
+
+    fn start() -> Result<RedisServer, BoxError> {
+        Ok(RedisServer::start()?)
+    }
+
+    fn start_durable() -> Result<RedisServer, BoxError> {
+        Ok(RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"])?)
+    }
+
+    fn start_fast() -> Result<RedisServer, BoxError> {
+        Ok(RedisServer::start()?)
+    }
+
+    fn start_with_tls(home: &Path) -> Result<(RedisServer, String), BoxError> {
+        let path = |file: &str| home.join(file).to_string_lossy().into_owned();
+        let port = free_port()?;
+        let server = RedisServer::start_with(&[
+            "--tls-port",
+            &port.to_string(),
+            "--tls-cert-file",
+            &path("cert.pem"),
+            "--tls-key-file",
+            &path("key.pem"),
+            "--tls-ca-cert-file",
+            &path("cert.pem"),
+            "--tls-auth-clients",
+            "no",
+        ])?;
+        Ok((server, format!("rediss://127.0.0.1:{port}")))
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address()
+    }
+
+    fn url_of(&self, address: SocketAddr, user: &str) -> String {
+        let at = if user.is_empty() { "" } else { "@" };
+        format!("redis://{user}{at}{address}")
+    }
+
+    fn require_password(&self, password: &str) -> Result<(), BoxError> {
+        self.call(&["CONFIG", "SET", "requirepass", password])?;
+        Ok(())
+    }
+
+    fn count_rows(&self) -> Result<u64, BoxError> {
+        let keys = self.call(&["DBSIZE"])?.number().ok_or("DBSIZE is a number")?;
+        Ok(keys.try_into()?)
+    }
+
+    fn stop(&self) -> Result<(), BoxError> {
+        Ok(self.stop()?)
+    }
+
+    fn resume(&self) -> Result<(), BoxError> {
+        Ok(self.resume()?)
+    }
+
+    fn kill(&mut self) {
+        self.kill();
+    }
+
+    fn restart(&mut self) -> Result<(), BoxError> {
+        Ok(self.restart()?)
+    }
+
+    fn restart_empty(&mut self) -> Result<(), BoxError> {
+        Ok(self.restart_empty()?)
     }
 }
 

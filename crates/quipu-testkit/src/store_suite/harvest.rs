@@ -8,7 +8,7 @@
 //! For any answers of the store, in the end
 //!
 //! > acknowledged adds = values returned by resets + the final values, and each token was applied
-//! once.
+//! > once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
