@@ -144,6 +144,7 @@ pub static PROVE: &[Part] = &[
             "clippy -p quipu-engine --features shuttle --test shuttle -- -D warnings",
             // Features only add: none of them, each alone, and all.
             "check -p quipu --no-default-features",
+            "check -p quipu --no-default-features --features bench",
             "check -p quipu --no-default-features --features redis",
             "check -p quipu --no-default-features --features postgres",
             "check -p quipu --all-features",

@@ -32,6 +32,7 @@ mod writers;
 mod stores;
 
 mod accuracy;
+#[cfg(feature = "bench")]
 mod bench;
 
 mod docs;
@@ -80,8 +81,10 @@ fn main() -> ExitCode {
         Task::Backup(target) => backup::backup(&target, &mut out),
         Task::Restore(target) => restore::restore(&target, &mut out),
         Task::Docs { page } => docs::docs(page, &mut out),
+        #[cfg(feature = "bench")]
         Task::Bench(flags) => bench::bench(&flags, &mut out),
-        Task::BenchFloor { command, address } => bench::floor(command, address, &mut out),
+        #[cfg(feature = "bench")]
+        Task::BenchFloor(flags) => bench::floor(&flags, &mut out),
         Task::Accuracy(flags) => accuracy::accuracy(&flags, &mut out),
         Task::Add(call) => run_server_command(&call, &mut out),
         Task::Get(call) => run_server_command(&call, &mut out),

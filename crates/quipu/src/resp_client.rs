@@ -7,7 +7,9 @@
 //! Not here: the encoding of replies (`quipu-protocol`).
 
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+#[cfg(feature = "bench")]
+use std::net::SocketAddr;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -19,7 +21,7 @@ use quipu_protocol::resp::{ReplyReader, request};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Text of a server's refusal of an unneeded password; harmless.
-pub const PASSWORD_NOT_ASKED: &str = "without any password configured";
+const PASSWORD_NOT_ASKED: &str = "without any password configured";
 
 /// A count; nil is 0.
 pub fn reply_count(value: &Value) -> anyhow::Result<i64> {
@@ -54,6 +56,7 @@ impl RespClient {
     }
 
     /// The address that answered.
+    #[cfg(feature = "bench")]
     pub fn server(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }

@@ -3,6 +3,7 @@
 mod accuracy;
 mod at_rest;
 mod backup;
+#[cfg(feature = "bench")]
 mod bench;
 mod clock;
 mod configuration;

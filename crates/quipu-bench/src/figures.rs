@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quipu_model::Durability;
 
-use super::measure::Measurement;
-use super::peers::Peer;
+use crate::measure::Measurement;
+use crate::peers::Peer;
 
 /// The setting of one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +131,29 @@ pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
+/// At least three significant digits of a value from 1 on; three decimals below 1.
+pub fn rounded(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => grouped(value.round() as u64),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value if value >= 1.0 => format!("{value:.2}"),
+        value => format!("{value:.3}"),
+    }
+}
+
+/// A number with a comma between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// The middle one, or the mean of the middle two.
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
@@ -188,5 +211,15 @@ mod tests {
         assert_eq!(quipu.median_known(Measurement::cpu_per_operation), None);
         quipu.samples[0].operations = 0;
         assert_eq!(quipu.median_known(Measurement::load_cpu_per_operation), None);
+    }
+
+    #[test]
+    fn numbers_are_as_long_as_they_are_exact() {
+        for (value, shown) in [(0.0634, "0.063"), (1.256, "1.26"), (12.34, "12.3"), (1712.4, "1,712")] {
+            assert_eq!(rounded(value), shown);
+        }
+        for (value, shown) in [(7, "7"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(value), shown);
+        }
     }
 }

@@ -10,13 +10,12 @@
 //! is killed.
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
-use super::commands::Verb;
+use crate::args::FloorArgs;
 
 /// Mark before the address on stdout.
 pub const READY_MARK: &str = "floor://";
@@ -34,7 +33,8 @@ struct FloorConnection {
 }
 
 /// Serves until it is killed.
-pub fn floor(verb: Verb, address: SocketAddr, out: &mut impl Write) -> anyhow::Result<std::process::ExitCode> {
+pub fn floor(flags: &FloorArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let &FloorArgs { command: verb, address } = flags;
     let (mut poll, mut events) = (Poll::new().context("wait for sockets")?, Events::with_capacity(1_024));
     let mut listener = TcpListener::bind(address).with_context(|| format!("listen at {address}"))?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE).context("wait for connections")?;

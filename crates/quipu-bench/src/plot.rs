@@ -11,10 +11,9 @@ use std::fmt::Write;
 
 use quipu_model::Durability;
 
-use super::figures::Series;
-use super::measure::Measurement;
-use super::peers::Peer;
-use super::report::{grouped, rounded};
+use crate::figures::{Series, grouped, rounded};
+use crate::measure::Measurement;
+use crate::peers::Peer;
 
 /// Size of a panel in pixels, and its margins.
 const PANEL: (f64, f64) = (440.0, 280.0);
@@ -207,8 +206,8 @@ fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::figures::BenchSetting;
     use super::*;
+    use crate::figures::BenchSetting;
 
     fn series(peer: Peer, mode: Durability, pipeline: usize, operations: u64) -> Series {
         let sample = Measurement {

@@ -22,16 +22,13 @@ use anyhow::{Context, bail};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use super::commands::{Commands, Verb};
-use super::replies::ReplyCounter;
-use super::stop::StopFlag;
-use crate::resp_client::PASSWORD_NOT_ASKED;
+use crate::commands::{Commands, Verb};
+use crate::control::{SILENCE_MAX, connect};
+use crate::replies::ReplyCounter;
+use crate::stop::StopFlag;
 
 /// Bytes per read: more than the replies to a pipeline of a thousand commands.
 const READ_BYTES: usize = 64 << 10;
-
-/// Longest silence. An fsync on a bad day takes seconds.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Interval at which a wait for sockets ends to check the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -83,6 +80,7 @@ impl Crowd {
         };
         for index in 0..connections {
             let stream = connect(server, greeting).with_context(|| format!("connect to {server}"))?;
+            stream.set_nonblocking(true)?;
             let mut stream = TcpStream::from_std(stream);
             let registry = crowd.poll.registry();
             registry.register(&mut stream, Token(index), Interest::READABLE).context("wait for sockets")?;
@@ -209,27 +207,6 @@ impl LoadConnection {
             }
         }
     }
-}
-
-fn connect(server: SocketAddr, greeting: Option<&[u8]>) -> anyhow::Result<std::net::TcpStream> {
-    let mut stream = std::net::TcpStream::connect_timeout(&server, SILENCE_MAX)?;
-    stream.set_nodelay(true)?;
-    if let Some(greeting) = greeting {
-        stream.set_read_timeout(Some(SILENCE_MAX))?;
-        stream.write_all(greeting)?;
-        let mut line = Vec::new();
-        while !line.ends_with(b"\n") && line.len() < READ_BYTES {
-            let mut byte = [0];
-            stream.read_exact(&mut byte)?;
-            line.push(byte[0]);
-        }
-        let answer = String::from_utf8_lossy(&line);
-        if !answer.starts_with('+') && !answer.contains(PASSWORD_NOT_ASKED) {
-            bail!("the server does not accept the password: {}", answer.trim_end());
-        }
-    }
-    stream.set_nonblocking(true)?;
-    Ok(stream)
 }
 
 /// The clock of measured times.

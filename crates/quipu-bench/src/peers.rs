@@ -18,11 +18,11 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use quipu_model::Durability;
 
-use super::commands::Verb;
-use super::cores::Cores;
-use super::crowd::now;
-use super::floor::READY_MARK as FLOOR_READY_MARK;
-use super::stop::StopFlag;
+use crate::commands::Verb;
+use crate::cores::Cores;
+use crate::crowd::now;
+use crate::floor::READY_MARK as FLOOR_READY_MARK;
+use crate::stop::StopFlag;
 
 /// Most time for a start: both servers begin with an empty directory.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);

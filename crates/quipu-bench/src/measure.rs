@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::commands::Commands;
-use super::cores::{CpuTimes, own_thread};
-use super::crowd::{CommandRange, Course, Crowd, now};
-use super::latency::Histogram;
-use super::stop::StopFlag;
+use crate::commands::Commands;
+use crate::cores::{CpuTimes, own_thread};
+use crate::crowd::{CommandRange, Course, Crowd, now};
+use crate::latency::Histogram;
+use crate::stop::StopFlag;
 
 /// Commands in flight per connection while keys are made.
 const FILL_PIPELINE: usize = 256;

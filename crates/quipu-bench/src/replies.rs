@@ -11,7 +11,7 @@
 
 use anyhow::anyhow;
 
-use super::commands::Verb;
+use crate::commands::Verb;
 
 /// Bytes per inner loop. Sums of ones over a chunk fit a byte, which lets the compiler take sixteen
 /// or more bytes at once.

@@ -1,13 +1,17 @@
-//! `quipu bench`: measures the speed of this server on this machine, optionally beside Redis.
+//! `quipu bench` without its output: measures the speed of this server on this machine, optionally
+//! beside Redis.
 //!
 //! In: modes, keys and pipelines. Out: throughput, latency and CPU time per operation of each
-//! setting, and ratios.
+//! setting, ratios, and a chart.
 //!
 //! The path of one figure: `commands` builds commands, and a `crowd` drives them through a server
 //! (`peers`) on a core of its own (`cores`). `measure` takes samples, `figures` computes their
-//! medians, and `report` prints these.
+//! medians, and `plot` draws these.
 //!
-//! Not here: the required ratios (`cargo xtask bench bars`).
+//! A private server is the running program, started again: as `serve`, or as `bench-floor`, which
+//! calls [`floor`].
+//!
+//! Not here: tables and JSON (the crate `quipu`), the required ratios (`cargo xtask bench bars`).
 //!
 //! Invariants:
 //! - two servers are measured in turn, never at once, and as close together as possible: one, the
@@ -15,7 +19,9 @@
 //! - the sum in the end contains every add that was answered, or the bench fails: a server that
 //!   loses adds is not fast.
 
+mod args;
 mod commands;
+mod control;
 mod cores;
 mod crowd;
 mod latency;
@@ -28,32 +34,29 @@ mod peers;
 mod figures;
 mod floor;
 mod plot;
-mod report;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use quipu_model::Durability;
+use quipu_protocol::resp::Value;
 use tempfile::TempDir;
 
-pub use self::commands::Verb;
-use self::commands::{Commands, name};
-use self::cores::Cores;
-use self::crowd::Crowd;
-use self::figures::{AckAccount, BenchSetting, Series};
-pub use self::floor::floor;
-use self::measure::{Load, Measurement, fill, measure};
-use self::peers::{Peer, PeerServer, Start, redis_version};
-use self::plot::plot;
-use self::report::BenchReport;
-use self::stop::StopFlag;
-use crate::args;
-use crate::progress::Progress;
-use crate::resp_client::{RespClient, Value, reply_count};
+pub use crate::args::{BenchArgs, EXAMPLES, FloorArgs};
+pub use crate::commands::Verb;
+use crate::commands::{Commands, name};
+use crate::control::{ControlConnection, greeting};
+use crate::cores::Cores;
+use crate::crowd::Crowd;
+pub use crate::figures::{AckAccount, BenchSetting, Ratio, Series, grouped, micros, rounded};
+pub use crate::floor::floor;
+pub use crate::measure::Measurement;
+use crate::measure::{Load, fill, measure};
+pub use crate::peers::Peer;
+use crate::peers::{PeerServer, Start, redis_version};
+use crate::stop::StopFlag;
 
 /// Length of the warm-up, as a fraction of the measurement; at least [`WARM_UP_MIN`].
 const WARM_UP_PART: f64 = 0.25;
@@ -64,33 +67,75 @@ const WARM_UP_MIN: Duration = Duration::from_millis(20);
 /// Keys per request when the bench sums up the values.
 const LOOK_KEYS: usize = 1000;
 
-/// Measures, and prints the report.
-pub fn bench(flags: &args::BenchArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+/// Display of a bench under way.
+pub trait BenchProgress {
+    /// Shows the present step.
+    fn set_message(&self, message: String);
+    /// Adds to the steps done.
+    fn add(&self, steps: u64);
+}
+
+/// The results of a bench.
+pub struct BenchReport {
+    /// Every setting of every server.
+    pub series: Vec<Series>,
+    /// The acknowledged adds of each server, and the sums found afterwards.
+    pub accounts: Vec<AckAccount>,
+    /// The version of Redis, if it was measured.
+    pub redis: Option<String>,
+    /// True if server and load had a core each.
+    pub pinned: bool,
+    /// Warnings to read before the figures.
+    pub notes: Vec<String>,
+}
+
+impl BenchReport {
+    /// All ratios: one for each setting in which both servers were measured.
+    pub fn ratios(&self) -> Vec<Ratio> {
+        figures::ratios(&self.series)
+    }
+
+    /// A chart of the time per operation over the commands in flight, as SVG.
+    pub fn chart(&self, flags: &BenchArgs) -> String {
+        let title = format!("{}, {} connections, one server core", flags.command.name(), flags.connections);
+        plot::plot(&self.series, &title)
+    }
+}
+
+/// Measures private servers, or `running`: the server that `--server` names.
+pub fn bench(
+    flags: &BenchArgs,
+    running: Option<SocketAddr>,
+    progress: &dyn BenchProgress,
+) -> anyhow::Result<BenchReport> {
     let stop = StopFlag::listen()?;
     let redis = flags.with_redis.then(redis_version).transpose()?;
-    let mut bench = BenchRun { flags, stop, cores: None, series: Vec::new(), accounts: Vec::new(), notes: Vec::new() };
-    match &flags.server {
-        Some(server) => bench.given(server)?,
-        None => bench.private()?,
+    let greeting = flags.password.as_deref().map(greeting);
+    let mut bench = BenchRun {
+        flags,
+        progress,
+        stop,
+        greeting,
+        cores: None,
+        series: Vec::new(),
+        accounts: Vec::new(),
+        notes: Vec::new(),
+    };
+    match running {
+        Some(address) => bench.measure_running(address)?,
+        None => bench.measure_private()?,
     }
     let BenchRun { cores, series, accounts, notes, .. } = bench;
-    if let Some(file) = &flags.plot {
-        let title = format!("{}, {} connections, one server core", flags.command.name(), flags.connections);
-        std::fs::write(file, plot(&series, &title)).with_context(|| format!("write {}", file.display()))?;
-    }
-    let report = BenchReport { redis, pinned: cores.is_some(), notes, series, accounts };
-    if flags.json {
-        writeln!(out, "{}", report.json(flags))?;
-    } else {
-        report.print(flags, out)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(BenchReport { redis, pinned: cores.is_some(), notes, series, accounts })
 }
 
 /// A bench under way.
 struct BenchRun<'a> {
-    flags: &'a args::BenchArgs,
+    flags: &'a BenchArgs,
+    progress: &'a dyn BenchProgress,
     stop: StopFlag,
+    /// The command that sends the password to a running server.
+    greeting: Option<Vec<u8>>,
     cores: Option<Cores>,
     series: Vec<Series>,
     accounts: Vec<AckAccount>,
@@ -110,7 +155,7 @@ struct Subject {
 
 impl BenchRun<'_> {
     /// Measures private servers, mode by mode.
-    fn private(&mut self) -> anyhow::Result<()> {
+    fn measure_private(&mut self) -> anyhow::Result<()> {
         let mut peers = vec![Peer::Quipu];
         if self.flags.with_floor {
             peers.insert(0, Peer::Floor);
@@ -128,14 +173,13 @@ impl BenchRun<'_> {
             let note = "is in memory: figures of durable and relaxed are not those of a disk; name one with --dir";
             self.notes.push(format!("{} {note}", dir.path().parent().unwrap_or(dir.path()).display()));
         }
-        let progress = self.progress(self.flags.modes.len() * peers.len());
         for &mode in &self.flags.modes {
             for &keys in &self.flags.keys {
                 // A directory per round, so that its files are gone before the next round.
                 let home = tempfile::tempdir_in(dir.path()).context("make a directory for a server")?;
                 let mut subjects = Vec::with_capacity(peers.len());
                 for &peer in &peers {
-                    progress.set_message(format!("{} starts, {mode}", peer.name()));
+                    self.progress.set_message(format!("{} starts, {mode}", peer.name()));
                     let redis_module = self.flags.redis_module.as_deref();
                     let how = Start { mode, verb: self.flags.command, redis_module, cores: self.cores };
                     let server = PeerServer::start(peer, how, home.path(), &self.stop)?;
@@ -143,40 +187,26 @@ impl BenchRun<'_> {
                     let (address, pid) = (server.address, Some(server.pid()));
                     subjects.push(Subject { peer, crowd, server: Some(server), address, pid, acknowledged: 0 });
                 }
-                self.round(Some(mode), keys, &mut subjects, &progress)?;
+                self.round(Some(mode), keys, &mut subjects)?;
             }
         }
         Ok(())
     }
 
     /// Measures a server that runs already.
-    fn given(&mut self, server: &str) -> anyhow::Result<()> {
-        // Reports an unreachable server or a wrong password in plain words.
-        let address = RespClient::connect(server, self.flags.password.as_deref())?.server()?;
-        let greeting = self
-            .flags
-            .password
-            .as_ref()
-            .map(|password| format!("*2\r\n$4\r\nAUTH\r\n${}\r\n{password}\r\n", password.len()).into_bytes());
-        let progress = self.progress(1);
+    fn measure_running(&mut self, address: SocketAddr) -> anyhow::Result<()> {
         for &keys in &self.flags.keys {
-            let crowd = Crowd::connect(address, self.flags.connections, greeting.as_deref())?;
+            let crowd = Crowd::connect(address, self.flags.connections, self.greeting.as_deref())?;
             let subject =
                 Subject { peer: Peer::Quipu, crowd, server: None, address, pid: self.flags.pid, acknowledged: 0 };
-            self.round(None, keys, &mut [subject], &progress)?;
+            self.round(None, keys, &mut [subject])?;
         }
         Ok(())
     }
 
     /// Measures all pipelines and repetitions on one number of keys.
-    fn round(
-        &mut self,
-        mode: Option<Durability>,
-        keys: usize,
-        subjects: &mut [Subject],
-        progress: &Progress,
-    ) -> anyhow::Result<()> {
-        let flags = self.flags;
+    fn round(&mut self, mode: Option<Durability>, keys: usize, subjects: &mut [Subject]) -> anyhow::Result<()> {
+        let BenchRun { flags, progress, .. } = *self;
         let pipeline_max = flags.pipelines.iter().copied().max().unwrap_or(1);
         let adds = Commands::new(Verb::Incr, keys, pipeline_max);
         let shown = mode.map_or_else(String::new, |mode| format!(", {mode}"));
@@ -185,7 +215,7 @@ impl BenchRun<'_> {
             let filled = fill(&mut subject.crowd, &adds, &self.stop);
             subject.acknowledged += subject.explain_error(filled)?;
             if let Some(words) = flags.command.begin() {
-                let begun = begin(subject.address, words, flags.password.as_deref());
+                let begun = begin(subject.address, words, self.greeting.as_deref());
                 subject.explain_error(begun)?;
             }
         }
@@ -233,12 +263,6 @@ impl BenchRun<'_> {
         let made = tempfile::Builder::new().prefix("quipu-bench-").tempdir_in(&parent);
         made.with_context(|| format!("make a directory in {}", parent.display()))
     }
-
-    fn progress(&self, servers: usize) -> Progress {
-        let flags = self.flags;
-        let steps = servers * flags.keys.len() * flags.pipelines.len() * flags.repetitions;
-        Progress::for_steps("starting", steps as u64)
-    }
 }
 
 impl Subject {
@@ -281,8 +305,8 @@ fn is_memory(_dir: &Path) -> bool {
 }
 
 /// Creates the sketch of the commands.
-fn begin(address: SocketAddr, words: &[&str], password: Option<&str>) -> anyhow::Result<()> {
-    let mut client = RespClient::connect(&address.to_string(), password)?;
+fn begin(address: SocketAddr, words: &[&str], greeting: Option<&[u8]>) -> anyhow::Result<()> {
+    let mut client = ControlConnection::open(address, greeting)?;
     let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
     let begun = client.call(&bytes).map(drop);
     begun.with_context(|| {
@@ -292,7 +316,7 @@ fn begin(address: SocketAddr, words: &[&str], password: Option<&str>) -> anyhow:
 
 /// The sum of all keys.
 fn sum(address: SocketAddr, keys: usize, stop: &StopFlag) -> anyhow::Result<u64> {
-    let mut client = RespClient::connect(&address.to_string(), None)?;
+    let mut client = ControlConnection::open(address, None)?;
     let mut sum = 0;
     for first in (0..keys).step_by(LOOK_KEYS) {
         stop.check()?;
@@ -300,7 +324,10 @@ fn sum(address: SocketAddr, keys: usize, stop: &StopFlag) -> anyhow::Result<u64>
         let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(names.iter().map(String::as_bytes)).collect();
         let Value::Array(values) = client.call(&words)? else { bail!("MGET was not answered with a list") };
         for value in values {
-            sum += u64::try_from(reply_count(&value)?).context("a key counts less than nothing")?;
+            // A key that does not exist counts nothing.
+            let count = if value == Value::Null { Some(0) } else { value.number() };
+            let count = count.with_context(|| format!("the server sent {value:?} for a count"))?;
+            sum += u64::try_from(count).context("a key counts less than nothing")?;
         }
     }
     Ok(sum)
