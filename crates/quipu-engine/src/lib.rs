@@ -25,9 +25,10 @@
 //! [`quipu_model::Durability`].
 
 mod base;
+mod core;
 pub mod journal;
 
-mod bodies;
+pub mod bodies;
 pub mod namespaces;
 mod tokens;
 
@@ -47,14 +48,17 @@ mod background;
 mod engine;
 
 pub use apply::bodies::{OBSERVES_MAX, sketch_fingerprint};
+pub use background::steps::Steps;
+pub use base::file_names::LOCK_FILE;
 pub use base::options::{
     EXIT_JOURNAL_FAILED, Environment, LEDGER_DIR, OpenLedger, Options, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN,
 };
+pub use base::sharing_options::{SHARDS_MAX, Secret, ShardPick, SharePolicy, SharingOptions};
 pub use base::system::{SystemClock, SystemDisk, SystemLedger, SystemRng, is_in_use};
 pub use base::time::{STEP_MAX, STEP_STAYS};
+pub use core::watermark::{ShardMark, Watermark};
 pub use engine::handle::Handle;
-pub use engine::steps::Steps;
 pub use engine::{CloseError, CommitFuture, Engine, Error, JournalFailure, Stats, TimeCorrection};
 pub use execute::fast_path::{SIMPLE_COMMANDS_MAX, SimpleReply};
 pub use execute::turn::{AddOutcome, NotRun, Turn, WatchedVersion};
@@ -64,12 +68,11 @@ pub use namespaces::{Policies, Policy, PutNamespaceError, RuntimeSettings, Runti
 pub use offline::backup::{Backup, BackupError, BackupStep, BackupSummary};
 pub use offline::restore::{RestoreError, restore, restore_bytes};
 pub use offline::staging::StagingError;
-pub use recovery::open::{LOCK_FILE, OpenError, Recovery};
+pub use recovery::open::{OpenError, Recovery};
 pub use seal::load::{Load, LoadFuture, LoadOutcome};
-pub use seal::watermark::{ShardMark, Watermark};
 pub use seal::{Seal, SealError, SealStep};
 pub use sharing::{
-    AdoptError, AdoptionReport, Membership, MergeError, SHARDS_MAX, Secret, ShardPick, SharePolicy, Sharing,
-    SharingOptions, SharingStats, StoreHealth, Swap, TokenAdd, UnconfirmedAdds, dump_bodies,
+    AdoptError, AdoptionReport, Membership, MergeError, Sharing, SharingStats, StoreHealth, Swap, TokenAdd,
+    UnconfirmedAdds, dump_bodies,
 };
 pub use tokens::{TokenKey, TokenStats};

@@ -18,18 +18,20 @@ const ENGINE: &str = "crates/quipu-engine/src/";
 
 /// The rank of each module. `lib` re-exports all of them.
 const RANKS: &[(&str, u8)] = &[
-    ("lib", 10),
-    // The public face and the threads behind it.
-    ("engine", 9),
-    ("background", 9),
-    // Batches, cells at rest, starts, and tools without a running engine.
+    ("lib", 13),
+    // The public face.
+    ("engine", 12),
+    ("background", 11),
+    // Tools without a running engine, starts, and cells at rest.
+    ("offline", 10),
+    ("recovery", 9),
     ("seal", 8),
-    ("recovery", 8),
-    ("offline", 8),
     // The shared store.
     ("sharing", 7),
     // Turns, and admission.
     ("execute", 6),
+    // State of an open engine.
+    ("core", 5),
     // Commands on locked shards.
     ("apply", 4),
     // Counters in memory.

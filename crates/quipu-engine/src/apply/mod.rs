@@ -30,6 +30,7 @@ use quipu_model::{
 use quipu_sketch::Key;
 
 pub use self::join::{LaneUse, RoomBudget};
+use crate::bodies::own_cells::OwnCell;
 use crate::bodies::unsettled_changes::UnsettledChanges;
 use crate::journal::format::{Entry, PriorExistence};
 use crate::journal::{AddResult, RecordBuilder};
@@ -37,7 +38,6 @@ use crate::namespaces::{Policies, SamplingPolicy};
 use crate::sharing::{ShardPicker, SharedCounter};
 use crate::table::lanes::{fits_lanes, is_lane_sized};
 use crate::table::locks::ShardLocks;
-use crate::table::own::OwnCell;
 use crate::table::sampler::sampled_delta;
 use crate::table::{Residency, Table};
 

@@ -12,6 +12,7 @@
 //! All of them only call [`Steps`], or the rounds of `sharing`; the work itself is elsewhere.
 
 pub(crate) mod overload;
+pub(crate) mod steps;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
@@ -19,11 +20,11 @@ use std::time::Duration;
 
 use quipu_model::LedgerError;
 
+use self::steps::Steps;
 use crate::base::logging::{self, LogThrottle};
 use crate::base::options::LEDGER_DIR;
 use crate::base::sync::{Arc, Condvar, Mutex, lock};
 use crate::base::time::{ClockObservation, STEP_MAX, STEP_STAYS};
-use crate::engine::steps::Steps;
 use crate::engine::{Inner, block_on};
 use crate::journal::JournalError;
 use crate::seal::SealError;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use quipu_model::{Clock, Durability, Ledger, LedgerError, Namespace, Rng, Store, Vfs};
 
 use crate::base::logging;
+use crate::base::sharing_options::SharingOptions;
 use crate::base::sync::Arc;
 use crate::base::system::{SystemClock, SystemDisk, SystemLedger, SystemRng};
-use crate::sharing::SharingOptions;
 
 /// Default length of a segment: long enough that a rotation is rare, short enough to be prepared
 /// quickly.

@@ -13,10 +13,9 @@ use quipu_model::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::base::file_names::{CONTROL_FILE, LOCK_FILE};
 use crate::base::options::LEDGER_DIR;
 use crate::base::sync::Arc;
-use crate::journal::control::CONTROL_FILE;
-use crate::recovery::open::LOCK_FILE;
 
 /// The machine's clocks.
 pub struct SystemClock {

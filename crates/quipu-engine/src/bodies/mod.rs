@@ -4,6 +4,7 @@
 
 pub(crate) mod body_map;
 pub(crate) mod own_bodies;
+pub mod own_cells;
 pub(crate) mod page_set;
 pub(crate) mod stored_page;
 pub(crate) mod unsettled_changes;

@@ -19,7 +19,7 @@ use quipu_model::shared::body::INCARNATION_BODIES_MAX;
 use quipu_model::{AuxRecord, Epoch, NAME_BYTES_MAX, NodeId};
 use quipu_sketch::window::PANES_MAX;
 
-use crate::apply::bodies::SKETCH_BYTES_MAX;
+use crate::journal::format::SKETCH_BYTES_MAX;
 use crate::journal::format::trim_trailing_zeros;
 
 /// Bytes of a page: small enough that a change of a few registers seals few bytes, large enough to

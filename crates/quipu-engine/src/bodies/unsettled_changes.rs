@@ -30,8 +30,8 @@ use quipu_model::Millis;
 use quipu_model::shared::{NODE_INCARNATION, Seq};
 use quipu_sketch::Sketch;
 
+use crate::bodies::own_cells::OwnCell;
 use crate::bodies::page_set::PageSet;
-use crate::table::own::OwnCell;
 
 /// Most deltas kept apart: each ends at a put of unknown outcome. Beyond this, the oldest two are
 /// merged.
@@ -325,7 +325,7 @@ mod tests {
     use quipu_sketch::{Edits, Hll};
 
     use super::*;
-    use crate::table::own::OwnCells;
+    use crate::bodies::own_cells::OwnCells;
 
     fn hll(items: &[&str]) -> Sketch {
         let (mut hll, mut edits) = (Hll::new(), Edits::new());

@@ -5,7 +5,6 @@
 //! and no runtime.
 
 pub(crate) mod handle;
-pub(crate) mod steps;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,13 +19,14 @@ use quipu_model::{
 };
 
 use self::handle::Handle;
-use self::steps::Steps;
 use crate::apply::bodies::bodies_bytes_max;
 use crate::background::overload::Pressure;
+use crate::background::steps::Steps;
 use crate::background::{BackgroundThreads, Signals};
 use crate::base::options::{Environment, Options};
 use crate::base::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, lock};
 use crate::base::time::{EngineTime, STEP_MAX};
+use crate::core::watermark::Watermark;
 use crate::execute::turn::{LaneVisit, Turn};
 use crate::journal::format::Position;
 use crate::journal::{Journal, JournalError, SyncCounts, Wait};
@@ -34,7 +34,6 @@ use crate::namespaces::{Namespaces, Policies, PutNamespaceError};
 use crate::offline::backup::{Backup, BackupError, BackupStep, BackupSummary};
 use crate::recovery::open::{OpenError, Recovery, open};
 use crate::seal::load::{Load, LoadFuture, LoadOutcome, LoadQueues};
-use crate::seal::watermark::Watermark;
 use crate::seal::{Seal, SealError, SealStep};
 use crate::sharing::{Sharing, StoreLink};
 use crate::table::Table;

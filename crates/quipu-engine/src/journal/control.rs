@@ -37,14 +37,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::{Position, VERSION, u32_at, u64_at};
 use super::{Damage, JournalError, io_error};
+pub(crate) use crate::base::file_names::CONTROL_FILE_NEW;
+pub use crate::base::file_names::{CONTROL_FILE, CONTROL_FILE_UNFINISHED};
 use crate::base::sync::Arc;
-
-/// Name of the control file.
-pub const CONTROL_FILE: &str = "control";
-pub(crate) const CONTROL_FILE_NEW: &str = "control.new";
-
-/// Name of the control file while a backup or restore still fills the directory.
-pub const CONTROL_FILE_UNFINISHED: &str = "control.unfinished";
 
 const MAGIC: &[u8; 8] = b"QUIPUCTL";
 pub(crate) const SLOT_BYTES: usize = 112;

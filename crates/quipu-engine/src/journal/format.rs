@@ -76,9 +76,9 @@ use quipu_model::{
 };
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::apply::bodies::SKETCH_BYTES_MAX;
+use crate::journal::claim_record::ClaimRecord;
 use crate::namespaces::SamplingRecord;
-use crate::tokens::{ClaimRecord, TokenKey, put_outcome, take_outcome};
+use crate::tokens::{TokenKey, put_outcome, take_outcome};
 
 /// Format version in every file. A file of another version is refused.
 pub const VERSION: u32 = 1;
@@ -473,6 +473,9 @@ fn take_edit<'a>(rest: &mut &'a [u8]) -> Result<PackedEdit<'a>, UnknownEntry> {
     let bytes = if stored <= length { take_bytes(rest, stored as usize)? } else { return Err(UnknownEntry) };
     Ok(PackedEdit { at, removed, length, bytes })
 }
+
+/// Most bytes of a sketch's body.
+pub(crate) const SKETCH_BYTES_MAX: usize = quipu_sketch::BYTES_MAX;
 
 /// Most bytes of an edit besides its data: four numbers of at most [`SKETCH_BYTES_MAX`].
 pub const EDIT_OVERHEAD_BYTES_MAX: usize = 4 * 4;

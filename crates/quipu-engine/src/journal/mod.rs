@@ -18,6 +18,7 @@
 //! Not here: the meaning of a record (`apply`), the schedule of preparing, syncing and cutting
 //! (`background`).
 
+pub(crate) mod claim_record;
 pub mod control;
 mod error;
 pub mod format;

@@ -15,8 +15,8 @@ use super::census::Census;
 use super::next_unique_id;
 use super::sampling::{SamplingPolicy, SamplingRecord, SamplingRecords};
 use crate::base::options::Options;
+use crate::base::sharing_options::SharePolicy;
 use crate::base::sync::Arc;
-use crate::sharing::SharePolicy;
 
 /// Run-time settings of a namespace, and their time.
 #[derive(Debug, Clone, PartialEq, Eq)]

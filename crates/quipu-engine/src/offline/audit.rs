@@ -22,10 +22,10 @@ use std::path::Path;
 use quipu_model::{Epoch, LedgerError, Millis, Vfs};
 
 use super::{OfflineView, OpenLedgerReadOnly, ledger_refusal};
+use crate::core::watermark::Watermark;
 use crate::journal::format::{Entry, Position, PriorExistence};
 use crate::journal::reader::Record;
 use crate::recovery::open::OpenError;
-use crate::seal::watermark::Watermark;
 use crate::table::Table;
 
 /// Most differences listed one by one, as many as a person reads. The others are counted.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use quipu_model::{Ledger, LedgerError, Vfs};
 
 use crate::base::sync::Arc;
+use crate::core::watermark::Watermark;
 use crate::journal::control::{ControlFile, ControlState, SLOT_BYTES};
 use crate::journal::format::Position;
 use crate::journal::reader::{Record, Tail, find_segments, open_control, replay};
@@ -12,7 +13,6 @@ use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError, io_error};
 use crate::recovery::open::OpenError;
 use crate::recovery::{DataDir, read_watermark, recover};
-use crate::seal::watermark::Watermark;
 
 /// Result of an inspection.
 pub struct Inspection {

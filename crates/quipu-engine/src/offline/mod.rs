@@ -23,13 +23,13 @@ use quipu_model::{Cell, Ledger, LedgerError, Millis, Vfs};
 pub use self::audit::{DirectoryAudit, Drift, audit};
 pub use self::writers::{DirectoryWriters, IncarnationTotals, writers};
 use crate::base::sync::Arc;
+use crate::bodies::own_cells::OwnCells;
+use crate::core::watermark::Watermark;
 use crate::journal::control::ControlState;
 use crate::journal::reader::{Record, find_segments, open_control};
 use crate::namespaces::RuntimeSettingsMap;
 use crate::recovery::open::OpenError;
 use crate::recovery::{DataDir, RecoveredState, read_watermark, recover};
-use crate::seal::watermark::Watermark;
-use crate::table::own::OwnCells;
 use crate::table::{Residency, Table};
 
 /// Opens the ledger of a directory, read-only.

@@ -16,7 +16,9 @@ use quipu_model::{Incarnation, Ledger, LedgerError, Millis, Vfs};
 
 use self::open::OpenError;
 use self::replay_batches::{ReplayBatches, ReplayTarget, replay_parallel};
+use crate::bodies::own_cells::OwnCells;
 use crate::bodies::stored_page::{StoredPage, is_sketch_key};
+use crate::core::watermark::Watermark;
 use crate::engine::FlushMark;
 use crate::journal::control::ControlState;
 use crate::journal::format::{Entry, Position};
@@ -26,8 +28,6 @@ use crate::journal::{Damage, JournalError};
 use crate::namespaces::{
     RuntimeSettings, RuntimeSettingsMap, SamplingRecord, SamplingRecords, decode_note, is_namespace_key,
 };
-use crate::seal::watermark::Watermark;
-use crate::table::own::OwnCells;
 use crate::table::{Residency, Table};
 use crate::tokens::TokenRecord;
 

@@ -17,9 +17,11 @@ use quipu_model::{Durability, Incarnation, LedgerError, LockError, Namespace, No
 use crate::apply::bodies as sketches;
 use crate::background::overload::Pressure;
 use crate::base::failpoint::step;
+use crate::base::file_names::LOCK_FILE;
 use crate::base::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use crate::base::time::EngineTime;
+use crate::core::watermark::Watermark;
 use crate::engine::{CompactionState, Inner};
 use crate::journal::control::{CONTROL_FILE, CONTROL_FILE_NEW, CONTROL_FILE_UNFINISHED, ControlFile, ControlState};
 use crate::journal::format::{Entry, Position};
@@ -29,13 +31,9 @@ use crate::journal::{Journal, JournalError, JournalOptions, RecordBuilder, io_er
 use crate::namespaces::{Namespaces, SamplingRecord};
 use crate::recovery::{self, RecoveredState, read_watermark, recover};
 use crate::seal::load::LoadQueues;
-use crate::seal::watermark::Watermark;
 use crate::sharing::{CleanStop, StoreLink};
 use crate::table::lanes::LaneRegistry;
 use crate::tokens::Tokens;
-
-/// The file that holds the pid of the process that uses the directory.
-pub const LOCK_FILE: &str = "lock";
 
 /// Directory that file systems create in their root: an empty mount has nothing else.
 const LOST_AND_FOUND: &str = "lost+found";

@@ -24,13 +24,13 @@ use quipu_sketch::window::PANES_MAX;
 
 use crate::base::options::LEDGER_DIR;
 use crate::base::sync::MutexGuard;
+use crate::bodies::own_cells::OwnCells;
 use crate::bodies::stored_page::own_body_number;
+use crate::core::watermark::Watermark;
 use crate::journal::Damage;
 use crate::journal::format::{Entry, PlainCell, Position, PriorExistence};
 use crate::journal::reader::{Record, damage_at};
 use crate::journal::segments::Segment;
-use crate::seal::watermark::Watermark;
-use crate::table::own::OwnCells;
 use crate::table::{Residency, Shard, Table};
 use crate::tokens::{AppliedToken, LastSequence};
 

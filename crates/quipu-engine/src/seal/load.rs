@@ -22,12 +22,12 @@ use quipu_model::{LedgerError, ListNames, NameBuf, Pattern, Refusal, Reply, Scan
 
 use crate::base::failpoint::step;
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::bodies::own_cells::OwnCells;
 use crate::engine::Inner;
 use crate::journal::Wait;
 use crate::journal::format::Position;
 use crate::sharing::{Swap, TokenAdd};
 use crate::table::Residency;
-use crate::table::own::OwnCells;
 use crate::table::walk::{ShardWalk, list_names, scan};
 
 /// Longest wait of a command for memory before it is refused: several seals, on a disk that works.

@@ -16,13 +16,12 @@
 //! Not here: the schedule of seals (`background`).
 
 pub(crate) mod load;
-pub(crate) mod watermark;
 
 use quipu_model::{AuxRecord, LedgerError, Millis, SealedCell};
 
-use self::watermark::{ShardMark, Watermark};
 use crate::base::failpoint::step;
 use crate::base::sync::{Ordering, lock};
+use crate::core::watermark::{ShardMark, Watermark};
 use crate::engine::{FlushMark, Inner};
 use crate::execute::turn::LaneVisit;
 use crate::journal::format::Position;

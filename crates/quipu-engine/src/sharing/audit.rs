@@ -26,8 +26,8 @@ use super::lease::Succession;
 use super::settle::as_name;
 use super::shared_counter::Authority;
 use crate::base::sync::{Ordering, lock};
+use crate::bodies::own_cells::{CONFIRMED_CELLS_MAX, NO_CELLS, OwnCell};
 use crate::execute::turn::Turn;
-use crate::table::own::{CONFIRMED_CELLS_MAX, NO_CELLS, OwnCell};
 
 /// Most counters due for a put, or doubted and unconfirmed, before the pass goes on. Counters that
 /// keep changing are always unsettled, but most of them are not due and hold up no pass.

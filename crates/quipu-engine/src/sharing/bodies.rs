@@ -38,10 +38,10 @@ use crate::apply::bodies::{is_idempotent, key_print, take_in};
 use crate::base::failpoint::step;
 use crate::base::sync::Ordering as Sync;
 use crate::bodies::body_map::Body;
+use crate::bodies::own_cells::OwnCell;
 use crate::bodies::unsettled_changes::{CarriedDelta, UnsettledChanges};
 use crate::execute::turn::Turn;
 use crate::journal::Wait;
-use crate::table::own::OwnCell;
 
 /// Immediate retries of a put that does not continue from the store's state.
 const PUT_TRIES: usize = 3;

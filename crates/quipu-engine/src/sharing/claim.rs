@@ -37,8 +37,8 @@ use super::settle::as_name;
 use super::{Sharing, StoreLink};
 use crate::base::sync::{Arc, lock};
 use crate::execute::turn::Turn;
+use crate::journal::claim_record::ClaimRecord;
 use crate::seal::load::{Load, LoadJob, LoadOutcome};
-use crate::tokens::ClaimRecord;
 
 /// Immediate tries of a call with unknown outcome. After them the client gets an unknown outcome,
 /// or the end of the claim is left to the restoration of claims.

@@ -21,10 +21,10 @@ use super::bodies::RowBodies;
 use super::settle::as_name;
 use super::{ResidencyPin, Sharing};
 use crate::base::sync::{Ordering, lock};
+use crate::bodies::own_cells::OwnCell;
 use crate::execute::turn::Turn;
 use crate::seal::load::LoadOutcome;
 use crate::table::Residency;
-use crate::table::own::OwnCell;
 
 /// Rows fetched at once: enough to hide the round trip to the store, few enough not to load it.
 const ROWS_MAX: usize = 64;

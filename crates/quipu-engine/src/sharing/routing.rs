@@ -12,10 +12,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::bodies::ShownBody;
 use super::shared_counter::{self, SharedCounter};
-use super::{SHARDS_MAX, ShardPick, SharePolicy, StoreLink, Swap};
+use super::{StoreLink, Swap};
+use crate::base::sharing_options::{SHARDS_MAX, ShardPick, SharePolicy};
 use crate::base::sync::Ordering;
+use crate::bodies::own_cells::{OwnCell, OwnCells, cells_max};
 use crate::namespaces::Policies;
-use crate::table::own::{OwnCell, OwnCells, cells_max};
 
 /// Refusal for a counter that cannot be shown.
 const CONFLICTING_BODIES: &str = "nodes have made this counter in different kinds, sizes or under different secrets, so that they cannot be laid together: delete it, and make it once";

@@ -24,9 +24,9 @@ use super::shared_counter::{Authority, FollowUp};
 use super::{BACKOFF_MAX, BACKOFF_MIN, ResidencyPin, Sharing, jittered};
 use crate::base::failpoint::step;
 use crate::base::sync::{Ordering, lock};
+use crate::bodies::own_cells::OwnCell;
 use crate::execute::turn::Turn;
 use crate::journal::Wait;
-use crate::table::own::OwnCell;
 use crate::table::unsettled::UnsettledEntry;
 
 /// Most bodies put at once: each may have megabytes.

@@ -18,7 +18,7 @@ use quipu_sketch::{Key, Sketch};
 use super::bodies::{RowBodies, ShownBody};
 use super::lease::Succession;
 use crate::bodies::body_map::Body;
-use crate::table::own::{OwnCell, OwnCells};
+use crate::bodies::own_cells::{OwnCell, OwnCells};
 
 /// A counter under its lock.
 pub struct SharedCounter<'s> {

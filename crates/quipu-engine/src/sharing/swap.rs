@@ -26,10 +26,10 @@ use super::shared_counter::{Authority, SharedCounter};
 use super::{ResidencyPin, Sharing, jittered};
 use crate::base::failpoint::step;
 use crate::base::sync::{Arc, Ordering, lock};
+use crate::bodies::own_cells::OwnCell;
 use crate::execute::turn::Turn;
 use crate::journal::Wait;
 use crate::seal::load::{LoadJob, LoadOutcome};
-use crate::table::own::OwnCell;
 
 /// Delay before the retry of an overtaken swap; it grows with each try.
 const RETRY_MIN: Duration = Duration::from_millis(1);

@@ -17,7 +17,6 @@
 
 pub(crate) mod lanes;
 pub(crate) mod locks;
-pub mod own;
 pub(crate) mod sampler;
 pub(crate) mod slots;
 pub mod unsettled;
@@ -31,7 +30,6 @@ use quipu_sketch::Sketch;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::lanes::ShardLanes;
-use self::own::OwnCells;
 use self::sampler::EventSampler;
 use self::slots::prefetch::prefetch_two;
 use self::slots::{RemovedSlot, SHORT_BYTES_MAX, SlotFlag, SlotTable, SpareChunks};
@@ -40,6 +38,7 @@ use crate::apply::bodies::is_idempotent;
 use crate::base::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::bodies::body_map::{Body, BodyMap};
 use crate::bodies::own_bodies::OwnBodies;
+use crate::bodies::own_cells::OwnCells;
 use crate::bodies::stored_page::StoredPage;
 use crate::journal::format::{PackedEdits, Position};
 use crate::tokens::TokenIndex;

@@ -19,6 +19,7 @@ use quipu_model::{
 };
 
 use super::*;
+use crate::journal::claim_record::ClaimRecord;
 
 /// The secret of the directory that the pinned keys and digests belong to.
 const SEED: u64 = 0x0123_4567_89ab_cdef;

@@ -20,7 +20,6 @@
 //!
 //! Not here: the step itself (`turn/once`), claims on a shared store (`sharing/claim`).
 
-mod claim_record;
 mod token_index;
 mod token_record;
 
@@ -30,7 +29,6 @@ use quipu_model::token::{TokenAge, append_payload, forget_at, token_age};
 use quipu_model::{Command, Identity, IdentityItem, Millis, Refusal};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-pub use self::claim_record::{CLAIM_RECORD_BYTES_MAX, ClaimRecord};
 pub use self::token_index::{AppliedToken, LastSequence, TokenIndex, TokenKey};
 pub(crate) use self::token_record::{TokenRecord, is_token_key, put_outcome, take_outcome};
 use crate::base::options::Options;

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use quipu_model::{AuxRecord, Name, StoredList, StoredReply};
 
 use super::*;
+use crate::journal::claim_record::ClaimRecord;
 
 fn tokens(tokens_max: u64, producers_max: u64) -> Tokens {
     let options = Options { tokens_max, producers_max, ..Options::new("nowhere") };

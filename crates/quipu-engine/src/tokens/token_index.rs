@@ -15,8 +15,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use quipu_model::{AuxRecord, Millis, StoredReply};
 
-use super::ClaimRecord;
 use super::token_record::TokenRecord;
+use crate::journal::claim_record::ClaimRecord;
 
 /// Hash of a token, or of a producer: 128 bits with a secret seed, so that clients cannot choose
 /// two that collide.

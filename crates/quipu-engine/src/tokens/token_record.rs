@@ -20,7 +20,8 @@
 
 use quipu_model::{AuxRecord, Millis, StoredList, StoredReply};
 
-use super::{AppliedToken, ClaimRecord, LastSequence, TokenKey};
+use super::{AppliedToken, LastSequence, TokenKey};
+use crate::journal::claim_record::ClaimRecord;
 
 const TOKEN: u8 = 1;
 const PRODUCER: u8 = 2;

@@ -40,9 +40,6 @@ pub(crate) use self::room::{
 
 pub(crate) use self::together::{is_idempotent, key_print, take_in};
 
-/// Bytes of the largest body.
-pub const SKETCH_BYTES_MAX: usize = quipu_sketch::BYTES_MAX;
-
 /// Most bytes of bodies, of the memory limit for all counters: bodies are never evicted, and cells
 /// need space to be loaded into.
 pub(crate) fn bodies_bytes_max(table_bytes_max: u64) -> u64 {

@@ -320,7 +320,7 @@ fn made_bytes_max(command: &SketchCommand<'_>, longest: usize) -> usize {
                 }
             };
             let bytes = cells.saturating_mul(4).saturating_add(HEADER_BYTES as u64);
-            usize::try_from(bytes).unwrap_or(usize::MAX).min(crate::apply::bodies::SKETCH_BYTES_MAX)
+            usize::try_from(bytes).unwrap_or(usize::MAX).min(crate::journal::format::SKETCH_BYTES_MAX)
         }
         SketchCommand::MakeTop { size, .. } | SketchCommand::CountTop { make: Some(size), .. } => {
             top_bytes_max(*size, longest)
@@ -334,7 +334,7 @@ fn top_bytes_max(TopSize { k, width, depth, .. }: TopSize, longest: usize) -> us
     let cells = (2 * u64::from(width)).saturating_mul(u64::from(depth)).max(slots);
     let slot = 2 * 8 + 2 + longest.next_multiple_of(8).max(8) as u64;
     let bytes = (slots * slot).saturating_add(cells.saturating_mul(8)).saturating_add(HEADER_BYTES as u64);
-    usize::try_from(bytes).unwrap_or(usize::MAX).min(crate::apply::bodies::SKETCH_BYTES_MAX)
+    usize::try_from(bytes).unwrap_or(usize::MAX).min(crate::journal::format::SKETCH_BYTES_MAX)
 }
 
 /// Most bytes of strings among the answers of commands, where they are remembered; `look` finds the body of a name.

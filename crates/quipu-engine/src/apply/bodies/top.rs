@@ -39,7 +39,7 @@ impl Run<'_, '_> {
                 let weight = weight.checked_mul(each).ok_or(Refusal::SketchOverflow)?;
                 sketch.n().checked_add(weight).ok_or(Refusal::SketchOverflow)?;
                 // Only a list that is nearly as large as can be may refuse an item after others were counted.
-                let fits = sketch.bytes_after(weight, longest) <= crate::apply::bodies::SKETCH_BYTES_MAX as u64;
+                let fits = sketch.bytes_after(weight, longest) <= crate::journal::format::SKETCH_BYTES_MAX as u64;
                 let before = if fits { None } else { Some(sketch.clone()) };
                 let expelled: Result<Vec<_>, _> = items
                     .iter()

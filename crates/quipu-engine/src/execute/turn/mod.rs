@@ -27,6 +27,7 @@ use crate::apply::bodies::{
 };
 use crate::apply::{RoomBudget, Run};
 use crate::base::failpoint::step;
+use crate::bodies::own_cells::own_bytes_max;
 use crate::engine::Inner;
 use crate::execute::admission::{CommandTargets, command_targets, creates_counter, is_write};
 use crate::journal::format::{
@@ -38,7 +39,6 @@ use crate::seal::load::Load;
 use crate::sharing::{RowCheck, SharedCounter, StoreNeed, store_need, target_names};
 use crate::table::Residency;
 use crate::table::locks::ShardLocks;
-use crate::table::own::own_bytes_max;
 use crate::table::walk::{ShardWalk, list_names, scan};
 
 /// Most commands of a run, so that a long pipeline on one counter does not lock out other workers.

@@ -3,7 +3,7 @@
 
 use quipu_model::{Cell, Epoch};
 
-use crate::table::own::OwnCells;
+use crate::bodies::own_cells::OwnCells;
 
 /// Extra of a slot; the slot's number is its index instead of a value.
 #[derive(Default)]

@@ -28,7 +28,7 @@ use self::huge_pages::{ChunkBlocks, collapse_block};
 use self::index::SlotIndex;
 use self::prefetch::prefetch;
 use crate::base::sync::{Arc, Mutex, lock};
-use crate::table::own::OwnCells;
+use crate::bodies::own_cells::OwnCells;
 
 /// Slots of a chunk: few enough that a shard with one counter is cheap, enough that the list of
 /// chunks is short.
