@@ -3,6 +3,7 @@
 //! Not here: the tests. A part of `cargo xtask test` or `prove` is a row of a table in `parts`; its
 //! proof lives with the code.
 
+mod accuracy;
 mod bench;
 mod clients;
 mod documents;
@@ -29,11 +30,13 @@ cargo xtask patches [NAME …]                 applies each known-bad patch and 
 cargo xtask patches --carry [COMMIT]         merges each patch over the change of its files since COMMIT, HEAD by default
 cargo xtask rename MAP.toml                  renames items, modules and local names in all sources, and carries the patches
 cargo xtask tidy [--shrink]                  names, the engine's ranks and prose, beside the rules; --shrink lowers xtask/tidy.toml
+cargo xtask accuracy [--quick] [--seed N] [--plot DIRECTORY] [--json]
+                                             errors of approximate kinds, beside published figures and what they may be; fails
+                                             if one is larger; --quick: some seconds, more noise, no verdict
 cargo xtask bench bars [ARGUMENTS …]         ratios to Redis, as `quipu bench` measures them, beside what they must be
 cargo xtask bench instructions [--check [PERCENT] | --write]
                                              instructions per command by callgrind, beside proofs/instructions.toml;
                                              --check fails beyond PERCENT (0.2), --write checks new figures in
-cargo xtask bench accuracy                   errors of approximate kinds, beside what they may be; fails if one is larger
 cargo xtask bench postgres [--seconds N] [--repetitions N]
                                              a durable counter beside a hot row of PostgreSQL, in turn
 cargo xtask bench memory [COUNTERS …]        bytes per counter beside Redis
@@ -70,7 +73,7 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         }
         ["bench", "bars", arguments @ ..] => bench::bars(arguments),
         ["bench", "instructions", rest @ ..] => bench::instructions(instructions_use(rest)?),
-        ["bench", "accuracy"] => bench::accuracy(),
+        ["accuracy", rest @ ..] => accuracy::accuracy(&accuracy_options(rest)?),
         ["bench", "postgres", rest @ ..] => bench::postgres(&postgres_options(rest)?),
         ["bench", "memory", counters @ ..] => bench::memory(&counters_of(counters)?),
         ["bench", "http"] => bench::http(),
@@ -101,6 +104,32 @@ fn engines_up() -> anyhow::Result<()> {
         bail!("the engines ended with {status}");
     }
     Ok(())
+}
+
+fn accuracy_options(mut words: &[&str]) -> anyhow::Result<accuracy::AccuracyOptions> {
+    let mut options = accuracy::AccuracyOptions::default();
+    loop {
+        words = match words {
+            [] => return Ok(options),
+            ["--quick", rest @ ..] => {
+                options.quick = true;
+                rest
+            }
+            ["--json", rest @ ..] => {
+                options.json = true;
+                rest
+            }
+            ["--seed", seed, rest @ ..] => {
+                options.seed = seed.parse().with_context(|| format!("'{seed}' is no number"))?;
+                rest
+            }
+            ["--plot", directory, rest @ ..] => {
+                options.plot = Some((*directory).into());
+                rest
+            }
+            [lone, ..] => bail!("'{lone}' is unknown or lacks a value\n{USAGE}"),
+        };
+    }
 }
 
 fn postgres_options(mut words: &[&str]) -> anyhow::Result<bench::PostgresOptions> {

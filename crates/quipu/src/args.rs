@@ -22,12 +22,6 @@ const SERVER_DEFAULT: &str = "127.0.0.1:7379";
 /// Default number of names that `list` collects: about 100 MB of names at their longest.
 const LIST_NAMES_MAX: &str = "100000";
 
-const ACCURACY_EXAMPLES: &str = "\
-Examples:
-  quipu accuracy                           some minutes on two cores
-  quipu accuracy --quick
-  quipu accuracy --plot ./plots --json";
-
 const EXAMPLES: &str = "\
 Examples:
   quipu serve                              serve on 127.0.0.1:7379, data in ./quipu-data
@@ -214,9 +208,6 @@ pub enum Task {
     #[cfg(feature = "bench")]
     #[command(hide = true)]
     BenchFloor(quipu_bench::FloorArgs),
-    /// Measure the errors of all approximate kinds, beside the published figures
-    #[command(after_help = ACCURACY_EXAMPLES)]
-    Accuracy(AccuracyArgs),
     /// Check the configuration
     #[command(subcommand)]
     Config(ConfigTask),
@@ -241,22 +232,6 @@ pub enum DocsPage {
     Openapi,
     /// Every setting, of the server and of namespaces: docs/configuration.md
     Configuration,
-}
-
-#[derive(Debug, Args)]
-pub struct AccuracyArgs {
-    /// Run for seconds instead of minutes; the figures then have more noise
-    #[arg(long)]
-    pub quick: bool,
-    /// Seed of the random numbers; the same number gives the same figures
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    pub seed: u64,
-    /// Directory for SVG charts of errors over items and over memory
-    #[arg(long, value_name = "DIRECTORY")]
-    pub plot: Option<PathBuf>,
-    /// Print one JSON value
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,7 +1,7 @@
 //! The program `quipu`: serves counters, and runs the commands around a server.
 //!
 //! The commands call a running server, inspect and copy a data directory, and inspect a shared
-//! store. Others move counters in and out of a store, or measure speed and accuracy.
+//! store. Others move counters in and out of a store, or measure speed.
 //!
 //! In: a command line. Out: an exit status. 0: done. 1: failed, with the reason on stderr. 2: an
 //! invalid command line.
@@ -31,7 +31,6 @@ mod writers;
 
 mod stores;
 
-mod accuracy;
 #[cfg(feature = "bench")]
 mod bench;
 
@@ -85,7 +84,6 @@ fn main() -> ExitCode {
         Task::Bench(flags) => bench::bench(&flags, &mut out),
         #[cfg(feature = "bench")]
         Task::BenchFloor(flags) => bench::floor(&flags, &mut out),
-        Task::Accuracy(flags) => accuracy::accuracy(&flags, &mut out),
         Task::Add(call) => run_server_command(&call, &mut out),
         Task::Get(call) => run_server_command(&call, &mut out),
         Task::Del(call) => run_server_command(&call, &mut out),

@@ -12,6 +12,7 @@ const COUNTERS_TEMPLATE: &str = "{msg} [{bar:30}] {human_pos}/{human_len}, {per_
 const MANY_TEMPLATE: &str = "{spinner} {msg} {human_pos}, {per_sec}";
 
 /// The same for named steps of similar length.
+#[cfg(feature = "bench")]
 const STEPS_TEMPLATE: &str = "[{bar:30}] {human_pos}/{human_len}, {eta} left: {wide_msg}";
 
 /// A progress bar, removed from the screen on drop. Without a terminal on stderr there is none.
@@ -34,6 +35,7 @@ impl Progress {
     }
 
     /// Begins a bar of `steps` steps.
+    #[cfg(feature = "bench")]
     pub fn for_steps(message: &'static str, steps: u64) -> Progress {
         Progress::with_template(STEPS_TEMPLATE, message, steps)
     }
@@ -58,6 +60,7 @@ impl Progress {
     }
 
     /// Sets the message.
+    #[cfg(feature = "bench")]
     pub fn set_message(&self, message: String) {
         self.0.set_message(message);
     }

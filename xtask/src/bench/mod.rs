@@ -4,7 +4,6 @@
 //! - the shipped program is built first: nothing else is worth measuring;
 //! - every started process has ended when a bench returns, also after Ctrl-C or a closed terminal.
 
-mod accuracy;
 mod bars;
 mod http;
 mod instructions;
@@ -24,7 +23,6 @@ use comfy_table::{CellAlignment, Table};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-pub use self::accuracy::accuracy;
 pub use self::bars::bars;
 pub use self::http::{bare_writes, http};
 pub use self::instructions::{BUILD as INSTRUCTIONS_BUILD, FiguresMode, PERCENT_MAX, check_instructions, instructions};

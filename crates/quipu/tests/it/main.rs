@@ -1,6 +1,5 @@
 //! Tests of the program from outside: started, loaded, killed, stopped, started again.
 
-mod accuracy;
 mod at_rest;
 mod backup;
 #[cfg(feature = "bench")]

@@ -3,12 +3,9 @@
 //! In: the scale of the run, and a seed. Out: rows and curves, plain data. The same seed gives the
 //! same figures on every machine. Two threads share the work.
 //!
-//! Not here: time, which the benches measure.
+//! Not here: bars and output (the parent), time, which the benches measure.
 
-mod frequent;
-mod rng;
-mod sampled;
-mod uniques;
+use super::{frequent, sampled, uniques};
 
 /// Scale of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +31,7 @@ pub struct ReportRow {
 
 /// A curve of a plot.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub struct Curve {
     /// Plot of the curve.
     pub plot: &'static str,
     /// Name in the legend.
@@ -49,19 +46,19 @@ pub struct Series {
 
 /// All figures.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Report {
+pub struct AccuracyReport {
     /// Rows, by kind.
     pub rows: Vec<ReportRow>,
     /// Curves of error over items, over memory.
-    pub series: Vec<Series>,
+    pub curves: Vec<Curve>,
 }
 
 /// Callback with the present measurement and the completed part, from 0 to 1. Both threads call it.
-pub type Progress<'a> = &'a (dyn Fn(&str, f64) + Sync);
+pub type ProgressCallback<'a> = &'a (dyn Fn(&str, f64) + Sync);
 
 /// Runs all measurements.
-pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>) -> Report {
-    let mut report = Report::default();
+pub fn measure(scale: Scale, seed: u64, progress: ProgressCallback<'_>) -> AccuracyReport {
+    let mut report = AccuracyReport::default();
     let part = |from: f64, to: f64| move |what: &str, done: f64| progress(what, from + (to - from) * done);
     uniques::measure(scale, seed, &part(0.0, 0.5), &mut report);
     frequent::measure(scale, seed, &part(0.5, 0.9), &mut report);
@@ -71,7 +68,7 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>) -> Report {
 }
 
 /// Runs one half on each of two threads; the results are in order.
-fn on_two_threads<T: Send>(half: impl Fn(u64) -> T + Sync) -> [T; 2] {
+pub fn on_two_threads<T: Send>(half: impl Fn(u64) -> T + Sync) -> [T; 2] {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| half(1));
         let one = half(0);

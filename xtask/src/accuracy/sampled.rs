@@ -1,8 +1,9 @@
 //! Measures errors of sampled counts.
 
+use quipu_sketch::sample::{Rate, SampledCount, Skip};
+
+use super::figures::{AccuracyReport, ProgressCallback, ReportRow, Scale, on_two_threads};
 use super::rng::Rng;
-use super::{Progress, Report, ReportRow, Scale, on_two_threads};
-use crate::sample::{Rate, SampledCount, Skip};
 
 /// Rates, each with its error from theory.
 const RATES: [(u32, &str); 2] = [(10, "√((p−1)/n) = 0.300"), (100, "√((p−1)/n) = 0.995")];
@@ -10,7 +11,7 @@ const RATES: [(u32, &str); 2] = [(10, "√((p−1)/n) = 0.300"), (100, "√((p�
 /// Events of a run.
 const EVENTS: u64 = 1_000_000;
 
-pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Report) {
+pub fn measure(scale: Scale, seed: u64, progress: ProgressCallback<'_>, report: &mut AccuracyReport) {
     let runs: u64 = if scale == Scale::Full { 2_000 } else { 100 };
     let errors = on_two_threads(|half| {
         let (p, _) = RATES[half as usize];

@@ -1,9 +1,10 @@
 //! Measures errors of both kinds of uniques over the number of items, filled alone and merged from
 //! halves.
 
+use quipu_sketch::{Edits, Hll, Unique};
+
+use super::figures::{AccuracyReport, Curve, ProgressCallback, ReportRow, Scale, on_two_threads};
 use super::rng::Rng;
-use super::{Progress, Report, ReportRow, Scale, Series, on_two_threads};
-use crate::{Edits, Hll, Unique};
 
 /// Numbers of items at which the error is measured: dense around the switches from sparse runs and
 /// from tokens to registers.
@@ -39,7 +40,7 @@ struct Sums {
     bytes: [[usize; 2]; CHECKPOINTS.len()],
 }
 
-pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Report) {
+pub fn measure(scale: Scale, seed: u64, progress: ProgressCallback<'_>, report: &mut AccuracyReport) {
     let runs: u64 = if scale == Scale::Full { 4_000 } else { 24 };
     let halves = on_two_threads(|half| {
         let mut sums = Sums { sums: [[(0.0, 0.0); 4]; CHECKPOINTS.len()], bytes: [[0; 2]; CHECKPOINTS.len()] };
@@ -99,7 +100,7 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
     }
     for (estimator, name) in ALL {
         let points = CHECKPOINTS.iter().enumerate().map(|(at, n)| (*n as f64, rmse(at, estimator))).collect();
-        report.series.push(Series { plot: "uniques", name: name.into(), x: "distinct items", y: "error, %", points });
+        report.curves.push(Curve { plot: "uniques", name: name.into(), x: "distinct items", y: "error, %", points });
     }
 }
 

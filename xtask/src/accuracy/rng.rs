@@ -1,21 +1,21 @@
 //! Random numbers of a measurement: SplitMix64, and items by Zipf's law.
 
-use crate::key::rehash;
-
 /// Random numbers from a seed.
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
+    /// One of many streams of numbers from a seed.
     pub fn new(seed: u64, stream: u64) -> Rng {
-        Rng { state: rehash(seed, stream) }
+        Rng { state: mix(seed, stream) }
     }
 
+    /// The next number.
     #[inline]
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(1);
-        rehash(self.state, 0)
+        mix(self.state, 0)
     }
 
     /// Returns a number in [0, 1).
@@ -23,6 +23,14 @@ impl Rng {
     pub fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (-53f64).exp2()
     }
+}
+
+#[inline]
+fn mix(number: u64, stream: u64) -> u64 {
+    let mut mixed = number ^ stream.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 /// Zipf's law: rank r, from 0, is drawn with a chance of 1/(r+1)^exponent. It uses Walker's alias

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use quipu_sketch::accuracy::Series;
+use super::figures::Curve;
 
 /// Size of the chart in pixels, and its margins.
 const SIZE: (f64, f64) = (640.0, 360.0);
@@ -20,17 +20,17 @@ const LEGEND: f64 = 16.0;
 const COLOURS: [&str; 4] = ["#0b6e4f", "#8fbf9f", "#b23a2e", "#e0a458"];
 
 /// The chart as SVG.
-pub fn plot(series: &[&Series]) -> String {
+pub fn plot(curves: &[&Curve]) -> String {
     let (width, height) = SIZE;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
          font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#333\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
-    let points = || series.iter().flat_map(|series| &series.points);
+    let points = || curves.iter().flat_map(|curve| &curve.points);
     let low = points().map(|point| point.0).fold(f64::MAX, f64::min);
     let high = points().map(|point| point.0).fold(0.0, f64::max);
     let most = points().map(|point| point.1).fold(0.0, f64::max);
-    if let Some(first) = series.first().filter(|_| low <= high && low > 0.0) {
+    if let Some(first) = curves.first().filter(|_| low <= high && low > 0.0) {
         let length = (high / low).ln();
         let across = |x: f64| {
             let part = if length > 0.0 { (x / low).ln() / length } else { 0.5 };
@@ -39,7 +39,9 @@ pub fn plot(series: &[&Series]) -> String {
         let up = |y: f64| height - BOTTOM - if most > 0.0 { y / most } else { 0.0 } * (height - TOP - BOTTOM);
         for step in 0..=STEPS {
             let y = most * f64::from(step) / f64::from(STEPS);
-            let (from, to, at) = (LEFT, width - RIGHT, up(y));
+            let from = LEFT;
+            let to = width - RIGHT;
+            let at = up(y);
             let _ = writeln!(svg, "<line x1=\"{from}\" x2=\"{to}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>");
             text(&mut svg, (LEFT - 8.0, at + 4.0), "end", &trimmed(y));
         }
@@ -49,7 +51,7 @@ pub fn plot(series: &[&Series]) -> String {
         }
         text(&mut svg, (width - RIGHT, height - 8.0), "end", first.x);
         text(&mut svg, (8.0, 14.0), "start", first.y);
-        for (index, one) in series.iter().enumerate() {
+        for (index, one) in curves.iter().enumerate() {
             draw(&mut svg, COLOURS[index % COLOURS.len()], one, (&across, &up), index);
         }
     }
@@ -60,14 +62,14 @@ pub fn plot(series: &[&Series]) -> String {
 fn draw(
     svg: &mut String,
     colour: &str,
-    series: &Series,
+    curve: &Curve,
     (across, up): (&dyn Fn(f64) -> f64, &dyn Fn(f64) -> f64),
     index: usize,
 ) {
-    let path: Vec<String> = series.points.iter().map(|(x, y)| format!("{:.1},{:.1}", across(*x), up(*y))).collect();
+    let path: Vec<String> = curve.points.iter().map(|(x, y)| format!("{:.1},{:.1}", across(*x), up(*y))).collect();
     let path = path.join(" ");
     let _ = writeln!(svg, "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>");
-    for (x, y) in &series.points {
+    for (x, y) in &curve.points {
         let _ = writeln!(svg, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\" fill=\"{colour}\"/>", across(*x), up(*y));
     }
     let y = SIZE.1 - BOTTOM - 12.0 - LEGEND * index as f64;
@@ -77,7 +79,7 @@ fn draw(
         SIZE.0 - 210.0,
         y - 6.0
     );
-    text(svg, (SIZE.0 - 192.0, y), "start", &series.name);
+    text(svg, (SIZE.0 - 192.0, y), "start", &curve.name);
 }
 
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
@@ -98,11 +100,11 @@ mod tests {
     #[test]
     fn every_curve_has_a_line_and_a_point_per_figure() {
         let one =
-            Series { plot: "p", name: "one".into(), x: "items", y: "error", points: vec![(1.0, 0.5), (100.0, 2.0)] };
+            Curve { plot: "p", name: "one".into(), x: "items", y: "error", points: vec![(1.0, 0.5), (100.0, 2.0)] };
         let svg = plot(&[&one, &one]);
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (2, 4));
         assert!(!plot(&[]).contains("<polyline"));
-        let point = Series { points: vec![(5.0, 0.0)], ..one };
+        let point = Curve { points: vec![(5.0, 0.0)], ..one };
         assert!(!plot(&[&point]).contains("NaN"));
     }
 }

@@ -1,9 +1,10 @@
 //! Measures frequencies and top lists on streams by Zipf's law.
 
+use quipu_sketch::count_min::Update;
+use quipu_sketch::{CountMin, Edits, Key, Top};
+
+use super::figures::{AccuracyReport, Curve, ProgressCallback, ReportRow, Scale, on_two_threads};
 use super::rng::{Rng, Zipf};
-use super::{Progress, Report, ReportRow, Scale, Series, on_two_threads};
-use crate::count_min::Update;
-use crate::{CountMin, Edits, Key, Top};
 
 const KEY: Key = Key(*b"key of a measure");
 
@@ -50,7 +51,7 @@ impl StreamFigures {
     }
 }
 
-pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Report) {
+pub fn measure(scale: Scale, seed: u64, progress: ProgressCallback<'_>, report: &mut AccuracyReport) {
     let (universe, events, streams) =
         if scale == Scale::Full { (1_000_000, 10_000_000, 3) } else { (100_000, 500_000, 1) };
     let figures = on_two_threads(|half| {
@@ -85,7 +86,7 @@ pub fn measure(scale: Scale, seed: u64, progress: Progress<'_>, report: &mut Rep
     for (exponent, figures) in EXPONENTS.iter().zip(&figures) {
         let points = TOP_BYTES.iter().zip(&figures.tops).map(|(bytes, (right, _))| (*bytes as f64, *right)).collect();
         let name = format!("Zipf {exponent:.1}");
-        report.series.push(Series { plot: "top", name, x: "bytes", y: "right places of 100", points });
+        report.curves.push(Curve { plot: "top", name, x: "bytes", y: "right places of 100", points });
     }
 }
 
@@ -96,7 +97,8 @@ fn stream(zipf: &Zipf, events: u64, rng: &mut Rng, progress: &dyn Fn(f64)) -> St
     let universe = zipf.universe();
     let width = (FREQUENCY_BYTES / 4) as u32 / DEPTH;
     let sized = |update| CountMin::by_size(update, width, DEPTH).expect("it is small");
-    let (mut linear, mut careful) = (sized(Update::Linear), sized(Update::Conservative));
+    let mut linear = sized(Update::Linear);
+    let mut careful = sized(Update::Conservative);
     let mut tops = TOP_BYTES.map(|bytes| Top::in_bytes(K, bytes).expect("it is small"));
     let mut truth = vec![0u64; universe as usize];
     let mut edits = Edits::new();
@@ -133,7 +135,8 @@ fn stream(zipf: &Zipf, events: u64, rng: &mut Rng, progress: &dyn Fn(f64)) -> St
         &|item| careful.query(&KEY, item).at_most,
         &|item| careful.query(&KEY, item).typical,
     ];
-    let (errors, excess) = (answers.map(error), answers.map(excess));
+    let errors = answers.map(error);
+    let excess = answers.map(excess);
     let low = |rank: &u32| {
         let truth = truth[*rank as usize];
         linear.query(&KEY, &item(*rank)).at_most < truth || careful.query(&KEY, &item(*rank)).at_most < truth
