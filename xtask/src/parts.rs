@@ -117,7 +117,7 @@ pub static TEST: &[Part] = &[
         ),
     },
     Part { name: "clients", budget: 1.0, work: PartWork::Clients("debug") },
-    Part { name: "documents", budget: 1.5, work: PartWork::Documents },
+    Part { name: "documents", budget: 1.0, work: PartWork::Documents },
     Part { name: PATCHES_PART, budget: 2.0, work: PartWork::Patches(PatchChoice::Few) },
 ];
 
