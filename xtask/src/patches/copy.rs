@@ -70,7 +70,10 @@ impl WorkspaceCopy {
         if failures.is_empty() {
             bail!("`{test}` fails, but no test does:\n{}", outcome.lines.join("\n"));
         }
-        let seed = outcome.lines.iter().find_map(|line| line.split_once("again: ")).map(|(_, seed)| seed.to_owned());
+        // A test whose name ends in "again" is no seed.
+        let is_seed = |text: &&str| text.split_once('=').is_some_and(|(_, seed)| seed.parse::<u64>().is_ok());
+        let seeds = outcome.lines.iter().filter_map(|line| Some(line.split_once("again: ")?.1));
+        let seed = seeds.into_iter().find(is_seed).map(str::to_owned);
         Ok(CatchReport { tests: failures, seed, built, ran })
     }
 
