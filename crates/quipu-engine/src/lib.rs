@@ -20,7 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The path of a command, one module per step: [`execute::admission`] → [`apply`] → [`journal`] → reply.
+//! The path of a command, one module per step: [`execute::routing`] → [`apply`] → [`journal`] → reply.
 //! [`execute::turn`] runs the steps of one worker. A reply waits for its namespace's durability, see
 //! [`quipu_model::Durability`].
 
@@ -47,7 +47,7 @@ mod seal;
 mod background;
 mod engine;
 
-pub use apply::bodies::{OBSERVES_MAX, sketch_fingerprint};
+pub use apply::bodies::sketch_fingerprint;
 pub use background::steps::Steps;
 pub use base::file_names::LOCK_FILE;
 pub use base::options::{
@@ -57,22 +57,29 @@ pub use base::options::{
 pub use base::sharing_options::{SHARDS_MAX, Secret, ShardPick, SharePolicy, SharingOptions};
 pub use base::system::{SystemClock, SystemDisk, SystemLedger, SystemRng, is_in_use};
 pub use base::time::{STEP_MAX, STEP_STAYS};
+pub use core::Recovery;
+pub use core::commit::{CommitFuture, JournalFailure};
+pub use core::load::{Load, LoadFuture, LoadOutcome, Swap, TokenAdd};
 pub use core::watermark::{ShardMark, Watermark};
+pub use engine::Engine;
+pub use engine::close::CloseError;
+pub use engine::error::Error;
 pub use engine::handle::Handle;
-pub use engine::{CloseError, CommitFuture, Engine, Error, JournalFailure, Stats, TimeCorrection};
+pub use engine::namespace_change::PutNamespaceError;
+pub use engine::stats::Stats;
+pub use engine::time_correction::TimeCorrection;
 pub use execute::fast_path::{SIMPLE_COMMANDS_MAX, SimpleReply};
-pub use execute::turn::{AddOutcome, NotRun, Turn, WatchedVersion};
+pub use execute::turn::{AddOutcome, NotRun, OBSERVES_MAX, Turn, WatchedVersion};
 pub use journal::format::Position;
 pub use journal::{Damage, JournalError, SYNC_SECONDS, SyncCounts, Wait};
-pub use namespaces::{Policies, Policy, PutNamespaceError, RuntimeSettings, RuntimeSettingsMap};
+pub use namespaces::{Policies, Policy, RuntimeSettings, RuntimeSettingsMap};
 pub use offline::backup::{Backup, BackupError, BackupStep, BackupSummary};
 pub use offline::restore::{RestoreError, restore, restore_bytes};
 pub use offline::staging::StagingError;
-pub use recovery::open::{OpenError, Recovery};
-pub use seal::load::{Load, LoadFuture, LoadOutcome};
+pub use recovery::open::OpenError;
 pub use seal::{Seal, SealError, SealStep};
 pub use sharing::{
-    AdoptError, AdoptionReport, Membership, MergeError, Sharing, SharingStats, StoreHealth, Swap, TokenAdd,
-    UnconfirmedAdds, dump_bodies,
+    AdoptError, AdoptionReport, Membership, MergeError, Sharing, SharingStats, StoreHealth, UnconfirmedAdds,
+    dump_bodies,
 };
 pub use tokens::{TokenKey, TokenStats};

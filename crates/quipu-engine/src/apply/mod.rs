@@ -15,11 +15,15 @@
 //! - an add to a sampled count adds p for each event taken; if none is taken, nothing changes and
 //!   no entry is written, except that an absent counter is created.
 //!
-//! Not here: sketches (`sketches`), admission and journal room (`admission`), release of the reply
+//! Not here: sketches (`sketches`), admission and journal room (`execute`), release of the reply
 //! (`turn`).
 
 pub(crate) mod bodies;
+pub(crate) mod counter_reservation;
 mod join;
+pub(crate) mod shard_picker;
+pub(crate) mod shared_counter;
+pub(crate) mod targets;
 
 use quipu_model::count::{self, BoundedAdd};
 use quipu_model::shared::nearest;
@@ -30,12 +34,13 @@ use quipu_model::{
 use quipu_sketch::Key;
 
 pub use self::join::{LaneUse, RoomBudget};
+use self::shard_picker::ShardPicker;
+use self::shared_counter::SharedCounter;
 use crate::bodies::own_cells::OwnCell;
 use crate::bodies::unsettled_changes::UnsettledChanges;
 use crate::journal::format::{Entry, PriorExistence};
 use crate::journal::{AddResult, RecordBuilder};
 use crate::namespaces::{Policies, SamplingPolicy};
-use crate::sharing::{ShardPicker, SharedCounter};
 use crate::table::lanes::{fits_lanes, is_lane_sized};
 use crate::table::locks::ShardLocks;
 use crate::table::sampler::sampled_delta;

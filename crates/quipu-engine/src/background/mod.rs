@@ -23,9 +23,11 @@ use quipu_model::LedgerError;
 use self::steps::Steps;
 use crate::base::logging::{self, LogThrottle};
 use crate::base::options::LEDGER_DIR;
-use crate::base::sync::{Arc, Condvar, Mutex, lock};
+use crate::base::sync::{Arc, Mutex, lock};
 use crate::base::time::{ClockObservation, STEP_MAX, STEP_STAYS};
-use crate::engine::{Inner, block_on};
+use crate::core::Core;
+use crate::core::commit::block_on;
+use crate::core::signals::Signals;
 use crate::journal::JournalError;
 use crate::seal::SealError;
 
@@ -44,7 +46,7 @@ const MEMORY_RETRY_EVERY: Duration = Duration::from_millis(10);
 const COMPACT_EVERY: Duration = Duration::from_millis(500);
 const COMPACT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-type ThreadMain = fn(&Inner, &Signals);
+type ThreadMain = fn(&Core, &Signals);
 
 /// Each thread does one thing, so that none waits for the disk or store call of another.
 const THREADS: [(&str, ThreadMain); 5] = [
@@ -88,96 +90,21 @@ const MAINTENANCE_EVERY: Duration = Duration::from_millis(100);
 /// Interval of retries on a full disk.
 const FULL_RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Wake-up signals of the threads.
-pub struct Signals {
-    flags: Mutex<SignalFlags>,
-    changed: Condvar,
-}
-
-#[derive(Default, Clone, Copy)]
-struct SignalFlags {
-    sync: bool,
-    maintenance: bool,
-    load: bool,
-    walk: bool,
-    compact: bool,
-    settle: bool,
-    fetch: bool,
-    swap: bool,
-    retire: bool,
-    probe: bool,
-    stop: bool,
-}
-
-impl Signals {
-    /// Requests a commit.
-    pub fn request_sync(&self) {
-        self.raise(|flags| &mut flags.sync);
-    }
-
-    /// Requests segments.
-    pub fn request_maintenance(&self) {
-        self.raise(|flags| &mut flags.maintenance);
-    }
-
-    /// Requests counters at rest.
-    pub fn request_load(&self) {
-        self.raise(|flags| &mut flags.load);
-    }
-
-    /// Requests a walk over all names.
-    pub fn request_walk(&self) {
-        self.raise(|flags| &mut flags.walk);
-    }
-
-    /// Requests rows of the shared store.
-    pub fn request_fetch(&self) {
-        self.raise(|flags| &mut flags.fetch);
-    }
-
-    /// Requests swaps and claims at the shared store.
-    pub fn request_swap(&self) {
-        self.raise(|flags| &mut flags.swap);
-    }
-
-    /// Returns true once the threads were told to end: then callers commit for themselves.
-    pub fn is_stopped(&self) -> bool {
-        lock(&self.flags).stop
-    }
-
-    fn raise(&self, which: impl FnOnce(&mut SignalFlags) -> &mut bool) {
-        let mut flags = lock(&self.flags);
-        if !std::mem::replace(which(&mut flags), true) {
-            self.changed.notify_all();
-        }
-    }
-
-    /// Waits for the signal or the timeout; false when it is time to stop.
-    fn wait(&self, at_most: Duration, which: impl Fn(&mut SignalFlags) -> &mut bool) -> bool {
-        let flags = lock(&self.flags);
-        let waiting = |flags: &mut SignalFlags| !*which(flags) && !flags.stop;
-        let waited = self.changed.wait_timeout_while(flags, at_most, waiting);
-        let (mut flags, _) = waited.expect("no thread panics while it holds this lock");
-        *which(&mut flags) = false;
-        !flags.stop
-    }
-}
-
 /// The running threads; dropping it stops them and closes the engine.
 pub struct BackgroundThreads {
-    inner: Arc<Inner>,
+    core: Arc<Core>,
     signals: Arc<Signals>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl BackgroundThreads {
     /// Starts the threads.
-    pub fn start(inner: Arc<Inner>) -> BackgroundThreads {
-        let signals = Arc::new(Signals { flags: Mutex::new(SignalFlags::default()), changed: Condvar::new() });
-        let _ = inner.signals.set(signals.clone());
-        let sharing: &[(&str, ThreadMain)] = if inner.shared.is_some() { &SHARING_THREADS } else { &[] };
-        let threads = THREADS.iter().chain(sharing).map(|(name, work)| spawn(name, &inner, &signals, *work)).collect();
-        BackgroundThreads { inner, signals, threads: Mutex::new(threads) }
+    pub fn start(core: Arc<Core>) -> BackgroundThreads {
+        let signals = Arc::new(Signals::new());
+        let _ = core.signals.set(signals.clone());
+        let sharing: &[(&str, ThreadMain)] = if core.shared.is_some() { &SHARING_THREADS } else { &[] };
+        let threads = THREADS.iter().chain(sharing).map(|(name, work)| spawn(name, &core, &signals, *work)).collect();
+        BackgroundThreads { core, signals, threads: Mutex::new(threads) }
     }
 
     /// Ends the threads. From then on, callers do their work themselves.
@@ -185,7 +112,7 @@ impl BackgroundThreads {
         self.signals.raise(|flags| &mut flags.stop);
         // A waiter for a thread that has just ended checks again, and finds that it must act
         // itself.
-        self.inner.journal.wake_all();
+        self.core.journal.wake_all();
         // Held until all have ended: another closing thread must not begin before.
         let mut threads = lock(&self.threads);
         for thread in threads.drain(..) {
@@ -201,31 +128,31 @@ impl Drop for BackgroundThreads {
     fn drop(&mut self) {
         self.stop();
         // A caller that needs the result calls `close` first.
-        let _ = self.inner.close();
+        let _ = self.core.close();
     }
 }
 
-fn spawn(name: &str, inner: &Arc<Inner>, signals: &Arc<Signals>, work: ThreadMain) -> JoinHandle<()> {
-    let (inner, signals) = (inner.clone(), signals.clone());
+fn spawn(name: &str, core: &Arc<Core>, signals: &Arc<Signals>, work: ThreadMain) -> JoinHandle<()> {
+    let (core, signals) = (core.clone(), signals.clone());
     let thread = std::thread::Builder::new().name(name.to_owned());
     let name = name.to_owned();
     let run = move || {
         // Other threads wait for this one's work; none of them may wait for ever.
-        if catch_unwind(AssertUnwindSafe(|| work(&inner, &signals))).is_err() {
-            let (file, source) = (inner.options.data.clone(), std::io::Error::other(format!("{name} panicked")));
-            inner.journal.fail(&JournalError::Io { file, what: "use", source });
+        if catch_unwind(AssertUnwindSafe(|| work(&core, &signals))).is_err() {
+            let (file, source) = (core.options.data.clone(), std::io::Error::other(format!("{name} panicked")));
+            core.journal.fail(&JournalError::Io { file, what: "use", source });
         }
     };
     thread.spawn(run).expect("the operating system gives a thread at start")
 }
 
-fn sync_thread(inner: &Inner, signals: &Signals) {
-    let (steps, window) = (Steps::new(inner), inner.options.relaxed_window);
-    let mut joined_at = inner.clock.elapsed();
+fn sync_thread(core: &Core, signals: &Signals) {
+    let (steps, window) = (Steps::new(core), core.options.relaxed_window);
+    let mut joined_at = core.clock.elapsed();
     while signals.wait(window, |flags| &mut flags.sync) {
         // A slow disk sends more requests; lanes need whole windows to detect that adds have become
         // few.
-        let now = inner.clock.elapsed();
+        let now = core.clock.elapsed();
         if now.saturating_sub(joined_at) >= window {
             joined_at = now;
             steps.join_lanes();
@@ -235,10 +162,10 @@ fn sync_thread(inner: &Inner, signals: &Signals) {
     }
 }
 
-fn settle_thread(inner: &Inner, signals: &Signals) {
-    let Some(sharing) = inner.sharing() else { return };
+fn settle_thread(core: &Core, signals: &Signals) {
+    let Some(sharing) = core.sharing() else { return };
     let settle_every = || {
-        let settle_every = inner.namespaces.current().settle_every_min() / SETTLE_POLLS;
+        let settle_every = core.namespaces.current().settle_every_min() / SETTLE_POLLS;
         settle_every.clamp(SETTLE_EVERY_MIN, SETTLE_EVERY_MAX)
     };
     while signals.wait(settle_every(), |flags| &mut flags.settle) {
@@ -257,29 +184,29 @@ fn settle_thread(inner: &Inner, signals: &Signals) {
     }
 }
 
-fn fetch_thread(inner: &Inner, signals: &Signals) {
-    let Some(sharing) = inner.sharing() else { return };
+fn fetch_thread(core: &Core, signals: &Signals) {
+    let Some(sharing) = core.sharing() else { return };
     while signals.wait(SHARING_RETRY_EVERY, |flags| &mut flags.fetch) {
         while block_on(sharing.fetch()) > 0 {}
     }
 }
 
-fn swap_thread(inner: &Inner, signals: &Signals) {
-    let Some(sharing) = inner.sharing() else { return };
+fn swap_thread(core: &Core, signals: &Signals) {
+    let Some(sharing) = core.sharing() else { return };
     while signals.wait(SHARING_RETRY_EVERY, |flags| &mut flags.swap) {
         while block_on(async { sharing.swap().await + sharing.claim().await + sharing.restore_claims().await }) > 0 {}
     }
 }
 
-fn retire_thread(inner: &Inner, signals: &Signals) {
-    let Some(sharing) = inner.sharing() else { return };
+fn retire_thread(core: &Core, signals: &Signals) {
+    let Some(sharing) = core.sharing() else { return };
     while signals.wait(RETIRE_EVERY, |flags| &mut flags.retire) {
         while block_on(sharing.retire()) > 0 {}
     }
 }
 
-fn probe_thread(inner: &Inner, signals: &Signals) {
-    let Some(sharing) = inner.sharing() else { return };
+fn probe_thread(core: &Core, signals: &Signals) {
+    let Some(sharing) = core.sharing() else { return };
     loop {
         block_on(sharing.probe());
         if !signals.wait(PROBE_EVERY, |flags| &mut flags.probe) {
@@ -288,8 +215,8 @@ fn probe_thread(inner: &Inner, signals: &Signals) {
     }
 }
 
-fn load_thread(inner: &Inner, signals: &Signals) {
-    let steps = Steps::new(inner);
+fn load_thread(core: &Core, signals: &Signals) {
+    let steps = Steps::new(core);
     let (mut waiting, mut swept) = (0, 0);
     while signals.wait(if waiting > 0 { MEMORY_RETRY_EVERY } else { SWEEP_EVERY }, |flags| &mut flags.load) {
         loop {
@@ -302,11 +229,11 @@ fn load_thread(inner: &Inner, signals: &Signals) {
         if waiting > 0 {
             signals.request_maintenance();
         }
-        let began = inner.clock.elapsed();
+        let began = core.clock.elapsed();
         for _ in 0..SWEEP_SHARDS {
             swept = (swept + 1) % steps.shard_count();
             // A read of a counter reports an unreadable ledger.
-            if steps.sweep(swept).is_err() || inner.clock.elapsed().saturating_sub(began) >= SWEEP_TIME {
+            if steps.sweep(swept).is_err() || core.clock.elapsed().saturating_sub(began) >= SWEEP_TIME {
                 break;
             }
             // A sweep reads a whole shard at rest; a waiting load must not wait for all of them.
@@ -317,38 +244,38 @@ fn load_thread(inner: &Inner, signals: &Signals) {
     steps.run_loads();
 }
 
-fn walk_thread(inner: &Inner, signals: &Signals) {
-    let steps = Steps::new(inner);
+fn walk_thread(core: &Core, signals: &Signals) {
+    let steps = Steps::new(core);
     while signals.wait(SWEEP_EVERY, |flags| &mut flags.walk) {
         while steps.run_walks() > 0 {}
     }
     steps.run_walks();
 }
 
-fn compact_thread(inner: &Inner, signals: &Signals) {
-    let steps = Steps::new(inner);
+fn compact_thread(core: &Core, signals: &Signals) {
+    let steps = Steps::new(core);
     let mut pause = COMPACT_EVERY;
     while signals.wait(pause, |flags| &mut flags.compact) {
-        let began = inner.clock.elapsed();
+        let began = core.clock.elapsed();
         pause = COMPACT_EVERY;
         match steps.compact() {
             // It pauses as long as it worked: half a core at most.
-            Ok(true) => pause = inner.clock.elapsed().saturating_sub(began).min(COMPACT_PAUSE_MAX),
+            Ok(true) => pause = core.clock.elapsed().saturating_sub(began).min(COMPACT_PAUSE_MAX),
             // Without space the tables stay as they are; the next attempt may find some.
             Ok(false) | Err(LedgerError::Full(_)) => {}
-            Err(LedgerError::Io(reason)) => return fail_journal(inner, ledger_error(inner, reason)),
+            Err(LedgerError::Io(reason)) => return fail_journal(core, ledger_error(core, reason)),
             // Intact cells are served, damaged ones are refused by name; but no table is rewritten
             // from damaged ones.
             Err(error) => {
-                return report_ledger_damage(inner, &format!("compaction has ended: {error}"));
+                return report_ledger_damage(core, &format!("compaction has ended: {error}"));
             }
         }
     }
 }
 
-fn maintenance_thread(inner: &Inner, signals: &Signals) {
-    let steps = Steps::new(inner);
-    let now = inner.clock.elapsed();
+fn maintenance_thread(core: &Core, signals: &Signals) {
+    let steps = Steps::new(core);
+    let now = core.clock.elapsed();
     let (full, slow, unsealed, lease_lost, clock_jumped) = Default::default();
     let mut maintenance = MaintenanceLoop {
         sealed_at: now,
@@ -363,10 +290,10 @@ fn maintenance_thread(inner: &Inner, signals: &Signals) {
         clock_jumped,
     };
     while signals.wait(MAINTENANCE_EVERY, |flags| &mut flags.maintenance) {
-        if let Err(error) = maintenance.run_maintenance(inner, &steps) {
-            return fail_journal(inner, error);
+        if let Err(error) = maintenance.run_maintenance(core, &steps) {
+            return fail_journal(core, error);
         }
-        if maintenance.has_free_memory(inner) {
+        if maintenance.has_free_memory(core) {
             signals.request_load();
         }
     }
@@ -390,16 +317,16 @@ struct MaintenanceLoop {
 }
 
 impl MaintenanceLoop {
-    fn run_maintenance(&mut self, inner: &Inner, steps: &Steps<'_>) -> Result<(), JournalError> {
-        let now = inner.clock.elapsed();
+    fn run_maintenance(&mut self, core: &Core, steps: &Steps<'_>) -> Result<(), JournalError> {
+        let now = core.clock.elapsed();
         steps.adjust_overload_rate();
         // A full disk is retried at intervals: an attempt writes until it is refused.
-        let full = inner.journal.is_full();
+        let full = core.journal.is_full();
         if !full || now.saturating_sub(self.prepared_at) >= FULL_RETRY_EVERY {
             self.prepared_at = now;
             steps.prepare_segments()?;
         }
-        if let Some(sharing) = inner.sharing() {
+        if let Some(sharing) = core.sharing() {
             // On this thread, since it never waits for the store.
             sharing.serve_stale();
             sharing.check_probe();
@@ -410,27 +337,27 @@ impl MaintenanceLoop {
         }
         if now.saturating_sub(self.control_written_at) >= CONTROL_FILE_EVERY {
             self.control_written_at = now;
-            inner.journal.check_files()?;
+            core.journal.check_files()?;
             steps.record_synced()?;
-            inner.table.collapse_huge_pages();
+            core.table.collapse_huge_pages();
         }
         let since = now.saturating_sub(self.sealed_at);
-        let overfull = self.evict_under_pressure(inner, steps);
+        let overfull = self.evict_under_pressure(core, steps);
         // On a full disk a seal may free space. A failed seal is not retried at once: it visits
         // every counter.
-        let wanted = overfull || steps.needs_seal() || inner.journal.is_full() || since >= inner.options.seal_every;
+        let wanted = overfull || steps.needs_seal() || core.journal.is_full() || since >= core.options.seal_every;
         if wanted && (self.last_seal_succeeded || since >= FULL_RETRY_EVERY) {
-            self.seal(inner)?;
-            self.evict_under_pressure(inner, steps);
+            self.seal(core)?;
+            self.evict_under_pressure(core, steps);
         }
-        self.log_transitions(inner, now);
-        self.compare_clocks(inner, now);
+        self.log_transitions(core, now);
+        self.compare_clocks(core, now);
         Ok(())
     }
 
     /// Advances the time while no command asks for it, and warns of a disbelieved wall clock.
-    fn compare_clocks(&mut self, inner: &Inner, now: Duration) {
-        let ClockObservation { ahead_millis, moved_millis, .. } = inner.time.observe(&*inner.clock);
+    fn compare_clocks(&mut self, core: &Core, now: Duration) {
+        let ClockObservation { ahead_millis, moved_millis, .. } = core.time.observe(&*core.clock);
         let ahead_seconds = ahead_millis / 1_000;
         if let Some(moved_millis) = moved_millis {
             let (moved_seconds, stayed_seconds) = (moved_millis / 1_000, STEP_STAYS.as_secs());
@@ -451,15 +378,15 @@ impl MaintenanceLoop {
     }
 
     /// Logs changes in the state of the disk and of the lease.
-    fn log_transitions(&mut self, inner: &Inner, now: Duration) {
-        match self.full.transition(inner.journal.is_full(), now) {
+    fn log_transitions(&mut self, core: &Core, now: Duration) {
+        match self.full.transition(core.journal.is_full(), now) {
             Some(true) => tracing::error!(
                 "the disk is full: what must be journaled is refused, reads go on; it heals when there is space again"
             ),
             Some(false) => tracing::info!("the disk has space again: everything is taken"),
             None => {}
         }
-        let slow_sync = inner.journal.slow_sync();
+        let slow_sync = core.journal.slow_sync();
         match self.slow.transition(slow_sync.is_some(), now) {
             Some(true) => {
                 // Not that of the last sync, which may have been a fast one.
@@ -469,7 +396,7 @@ impl MaintenanceLoop {
             Some(false) => tracing::info!("the disk is no longer slow"),
             None => {}
         }
-        let lease_lost = inner.sharing().is_some_and(|sharing| sharing.has_lost_lease());
+        let lease_lost = core.sharing().is_some_and(|sharing| sharing.has_lost_lease());
         match self.lease_lost.transition(lease_lost, now) {
             Some(true) => tracing::warn!(
                 "the lease at the shared store has run out: nothing is put there until it is renewed, counting goes on"
@@ -479,11 +406,11 @@ impl MaintenanceLoop {
         }
     }
 
-    fn seal(&mut self, inner: &Inner) -> Result<(), JournalError> {
-        let sealed = inner.seal_all();
+    fn seal(&mut self, core: &Core) -> Result<(), JournalError> {
+        let sealed = core.seal_all();
         // A full disk needs space from other files, unless the journal had something to give.
-        self.last_seal_succeeded = sealed.is_ok() && !inner.journal.is_full();
-        self.sealed_at = inner.clock.elapsed();
+        self.last_seal_succeeded = sealed.is_ok() && !core.journal.is_full();
+        self.sealed_at = core.clock.elapsed();
         let failed = if let Err(SealError::Ledger(error)) = &sealed { Some(error.to_string()) } else { None };
         match self.unsealed.transition(failed.is_some(), self.sealed_at) {
             Some(true) => {
@@ -500,19 +427,19 @@ impl MaintenanceLoop {
             Err(SealError::Journal(error)) => Err(error),
             // The journal keeps the cells that the ledger cannot take any more.
             Err(SealError::Ledger(error @ LedgerError::Damaged(_))) => {
-                report_ledger_damage(inner, &format!("sealing has ended: {error}"));
+                report_ledger_damage(core, &format!("sealing has ended: {error}"));
                 Ok(())
             }
-            Err(SealError::Ledger(error)) => Err(ledger_error(inner, error.to_string())),
+            Err(SealError::Ledger(error)) => Err(ledger_error(core, error.to_string())),
         }
     }
 
     /// Evicts counters when memory runs short. Returns true if that did not help because too many
     /// cells have changed.
-    fn evict_under_pressure(&mut self, inner: &Inner, steps: &Steps<'_>) -> bool {
-        let Some((bytes, bytes_max)) = inner.cells_memory() else { return false };
+    fn evict_under_pressure(&mut self, core: &Core, steps: &Steps<'_>) -> bool {
+        let Some((bytes, bytes_max)) = core.cells_memory() else { return false };
         let (begin, aim) = (bytes_max / 10 * 9, bytes_max / 10 * 8);
-        let is_above = |most: u64| inner.cells_memory().is_some_and(|(bytes, _)| bytes > most);
+        let is_above = |most: u64| core.cells_memory().is_some_and(|(bytes, _)| bytes > most);
         if bytes <= begin {
             return false;
         }
@@ -528,25 +455,25 @@ impl MaintenanceLoop {
     }
 
     /// Returns true if there is memory for waiting loads.
-    fn has_free_memory(&self, inner: &Inner) -> bool {
-        inner.options.memory_bytes_max.is_some() && !inner.memory_is_full()
+    fn has_free_memory(&self, core: &Core) -> bool {
+        core.options.memory_bytes_max.is_some() && !core.memory_is_full()
     }
 }
 
 /// Ends the journal. If files were removed or replaced, that is the reason, regardless of the first
 /// file missed.
-fn fail_journal(inner: &Inner, error: JournalError) {
-    inner.journal.fail(&inner.journal.check_files().err().unwrap_or(error));
+fn fail_journal(core: &Core, error: JournalError) {
+    core.journal.fail(&core.journal.check_files().err().unwrap_or(error));
 }
 
 /// Logs damage of the ledger, once.
-fn report_ledger_damage(inner: &Inner, text: &str) {
-    if inner.compaction.damage.set(text.to_owned()).is_ok() {
+fn report_ledger_damage(core: &Core, text: &str) {
+    if core.compaction.damage.set(text.to_owned()).is_ok() {
         logging::error(text, "the ledger is damaged; restore a backup, or what is damaged");
     }
 }
 
-fn ledger_error(inner: &Inner, reason: String) -> JournalError {
-    let file = inner.options.data.join(LEDGER_DIR);
+fn ledger_error(core: &Core, reason: String) -> JournalError {
+    let file = core.options.data.join(LEDGER_DIR);
     JournalError::Io { file, what: "use", source: std::io::Error::other(reason) }
 }

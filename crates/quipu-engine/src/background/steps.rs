@@ -9,12 +9,13 @@ use quipu_model::{LedgerError, Name};
 
 use crate::base::failpoint::step;
 use crate::base::sync::Ordering;
-use crate::engine::Inner;
+use crate::core::Core;
+use crate::core::load::{Load, LoadFuture};
 use crate::execute::turn::{LaneVisit, Turn};
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
 use crate::offline::backup::{Backup, BackupError};
-use crate::seal::load::{Load, LoadFuture, sweep};
+use crate::seal::load::sweep;
 use crate::seal::{Seal, SealError, SealStep};
 
 /// Counters expired under one lock.
@@ -26,75 +27,75 @@ const SEAL_BYTES_MIN: u64 = 4 << 20;
 
 /// Steps of an engine.
 pub struct Steps<'e> {
-    inner: &'e Inner,
+    core: &'e Core,
 }
 
 impl<'e> Steps<'e> {
-    pub(crate) fn new(inner: &'e Inner) -> Steps<'e> {
-        Steps { inner }
+    pub(crate) fn new(core: &'e Core) -> Steps<'e> {
+        Steps { core }
     }
 
     /// First half of a commit: hands all filled records to the operating system.
     pub fn write_filled(&self) {
-        self.inner.journal.write_filled();
+        self.core.journal.write_filled();
     }
 
     /// Second half of a commit: makes the written records durable.
     pub fn sync(&self) {
-        self.inner.journal.sync();
+        self.core.journal.sync();
     }
 
     /// Returns true if replies that wait for this position may leave.
     pub fn has_reached(&self, wait: Wait) -> bool {
-        self.inner.journal.failure().is_none() && self.inner.journal.has_reached(wait)
+        self.core.journal.failure().is_none() && self.core.journal.has_reached(wait)
     }
 
     /// Joins the lanes of all counters. Closes lanes without an add since the last call.
     pub fn join_lanes(&self) {
-        self.inner.visit_all_lanes(LaneVisit::CloseIdle);
+        self.core.visit_all_lanes(LaneVisit::CloseIdle);
     }
 
     /// Prepares segments if few are left, and keeps the disk reserve.
     pub fn prepare_segments(&self) -> Result<(), JournalError> {
-        self.inner.journal.prepare_segments()
+        self.core.journal.prepare_segments()
     }
 
     /// Measures whether the journal keeps up. If not, samples the namespaces configured for it.
     pub fn adjust_overload_rate(&self) {
-        self.inner.adjust_overload_rate();
+        self.core.adjust_overload_rate();
     }
 
     /// Writes the synced position to the control file.
     pub fn record_synced(&self) -> Result<(), JournalError> {
-        self.inner.journal.record_synced(false)
+        self.core.journal.record_synced(false)
     }
 
     /// Number of shards of the table; some steps take a shard.
     pub fn shard_count(&self) -> usize {
-        self.inner.table.shard_count()
+        self.core.table.shard_count()
     }
 
     /// Position of the next record.
     pub fn reserved(&self) -> Position {
-        self.inner.journal.reserved()
+        self.core.journal.reserved()
     }
 
     /// Removes overdue counters of a shard, a bounded number per call; returns how many. Without
     /// journal room it removes none.
     pub fn expire(&self, shard: usize) -> usize {
-        let now = self.inner.now();
-        let overdue: Vec<_> = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).collect();
+        let now = self.core.now();
+        let overdue: Vec<_> = self.core.table.lock(shard).overdue(now, EXPIRE_RUN).collect();
         if overdue.is_empty() {
             return 0;
         }
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         for name in &overdue {
             if !turn.expire(Name::new(name).expect("names in the table have been checked")) {
                 break;
             }
         }
         drop(turn);
-        let left = self.inner.table.lock(shard).overdue(now, EXPIRE_RUN).filter(|name| overdue.contains(name)).count();
+        let left = self.core.table.lock(shard).overdue(now, EXPIRE_RUN).filter(|name| overdue.contains(name)).count();
         overdue.len() - left
     }
 
@@ -103,106 +104,106 @@ impl<'e> Steps<'e> {
     /// space as journal they fit. Not during a backup, which holds the journal: there would be no
     /// cut.
     pub fn needs_seal(&self) -> bool {
-        let journal = &self.inner.journal;
+        let journal = &self.core.journal;
         let bytes = journal.size().0;
-        let is_long = bytes > self.inner.options.journal_bytes_max;
+        let is_long = bytes > self.core.options.journal_bytes_max;
         (is_long || (bytes > SEAL_BYTES_MIN && journal.free_bytes() < bytes)) && !journal.is_cut_held()
     }
 
     /// Begins to seal the changed cells.
     pub fn begin_seal(&self) -> Seal {
-        Seal::begin(self.inner)
+        Seal::begin(self.core)
     }
 
     /// Seals one more piece. After an error the seal is over.
     pub fn step_seal(&self, seal: &mut Seal) -> Result<SealStep, SealError> {
-        seal.step(self.inner)
+        seal.step(self.core)
     }
 
     /// Cuts the journal.
     pub fn finish_seal(&self, seal: Seal) -> Result<(), JournalError> {
-        seal.finish(self.inner)
+        seal.finish(self.core)
     }
 
     /// Seals all changed cells in one call.
     pub fn seal_all(&self) -> Result<(), SealError> {
-        self.inner.seal_all()
+        self.core.seal_all()
     }
 
     /// Begins a backup.
     pub fn begin_backup(&self, dir: &Path) -> Result<Backup<'e>, BackupError> {
-        Backup::begin(self.inner, dir)
+        Backup::begin(self.core, dir)
     }
 
     /// Queues a load for a later step.
     pub fn enqueue_load(&self, load: Load) -> LoadFuture {
-        self.inner.loads.enqueue(load, self.inner.clock.elapsed())
+        self.core.loads.enqueue(load, self.core.clock.elapsed())
     }
 
     /// Runs the queued loads; returns the number served, and the number that wait for memory.
     pub fn run_loads(&self) -> (usize, usize) {
-        self.inner.loads.run_loads(self.inner)
+        self.core.run_loads()
     }
 
     /// Runs the queued walks over all names; returns their number.
     pub fn run_walks(&self) -> usize {
-        self.inner.loads.run_walks(self.inner)
+        self.core.run_walks()
     }
 
     /// Loads a shard's counters that have expired in the ledger, for `expire` to remove; returns
     /// whether there were any.
     pub fn sweep(&self, shard: usize) -> Result<bool, LedgerError> {
-        sweep(self.inner, shard)
+        sweep(self.core, shard)
     }
 
     /// Evicts counters of a shard that are sealed and were not used since the last call.
     pub fn evict(&self, shard: usize) -> usize {
-        let inner = self.inner;
-        let evicted = inner.table.with_shard(shard, |shard| {
-            let evicted = shard.evict(inner.batch_sealed());
+        let core = self.core;
+        let evicted = core.table.with_shard(shard, |shard| {
+            let evicted = shard.evict(core.batch_sealed());
             if shard.unloaded {
                 // Under the lock: a flush, which holds all shards, clears it.
-                inner.unloaded.store(true, Ordering::Release);
+                core.unloaded.store(true, Ordering::Release);
             }
             evicted
         });
         if evicted > 0 {
             step!("evicted");
-            inner.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
+            core.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
         }
         evicted
     }
 
     /// Removes slots of names that are known to be absent.
     pub fn purge(&self, shard: usize) {
-        let inner = self.inner;
-        inner.table.with_shard(shard, |shard| {
+        let core = self.core;
+        core.table.with_shard(shard, |shard| {
             if shard.needs_purge() {
-                shard.purge(inner.batch_sealed());
+                shard.purge(core.batch_sealed());
             }
         });
     }
 
     /// Runs one bounded piece of compaction; returns whether there is more to do.
     pub fn compact(&self) -> Result<bool, LedgerError> {
-        let inner = self.inner;
-        let began = inner.clock.elapsed();
-        inner.compaction.running.store(true, Ordering::Relaxed);
+        let core = self.core;
+        let began = core.clock.elapsed();
+        core.compaction.running.store(true, Ordering::Relaxed);
         step!("compacting");
-        let compacted = inner.ledger.compact();
-        inner.compaction.running.store(false, Ordering::Relaxed);
-        let took = inner.clock.elapsed().saturating_sub(began);
+        let compacted = core.ledger.compact();
+        core.compaction.running.store(false, Ordering::Relaxed);
+        let took = core.clock.elapsed().saturating_sub(began);
         if let Ok(true) = compacted {
             step!("compacted");
-            inner.compaction.pieces.fetch_add(1, Ordering::Relaxed);
-            inner.compaction.micros.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+            core.compaction.pieces.fetch_add(1, Ordering::Relaxed);
+            core.compaction.micros.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
         }
-        inner.update_ledger_stats();
+        core.update_ledger_stats();
         compacted
     }
 
     /// Approximate bytes of the resident counters.
     pub fn resident_bytes(&self) -> u64 {
-        self.inner.table.bytes()
+        self.core.table.bytes()
     }
 }

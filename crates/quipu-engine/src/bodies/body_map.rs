@@ -20,12 +20,12 @@ use std::collections::BTreeMap;
 use quipu_model::{AuxRecord, Epoch, NameBuf};
 use quipu_sketch::{Edits, Sketch, SketchKind};
 
-use crate::apply::bodies::together::empty_like;
 use crate::bodies::page_set::PageSet;
 use crate::bodies::stored_page::{
     BodyHead, NOTE_OVERHEAD_BYTES, PAGE_BYTES, PageOwner, SHOWN_PANE, StoredPage, own_pane, page_count, page_note,
     page_removal,
 };
+use crate::bodies::together::empty_like;
 use crate::bodies::unsettled_changes::UnsettledChanges;
 use crate::journal::format::PackedEdits;
 

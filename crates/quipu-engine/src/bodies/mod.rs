@@ -7,4 +7,5 @@ pub(crate) mod own_bodies;
 pub mod own_cells;
 pub(crate) mod page_set;
 pub(crate) mod stored_page;
+pub(crate) mod together;
 pub(crate) mod unsettled_changes;

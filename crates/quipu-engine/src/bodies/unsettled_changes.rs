@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn merge(into: &mut Sketch, other: &Sketch) -> bool {
-        crate::apply::bodies::together::take_in(into, other, &quipu_sketch::Key([0; 16])).is_ok()
+        crate::bodies::together::take_in(into, other, &quipu_sketch::Key([0; 16])).is_ok()
     }
 
     /// A cell with this seq; the store is known to have the put `included`.

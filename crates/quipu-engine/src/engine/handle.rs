@@ -8,9 +8,10 @@ use std::time::Duration;
 use quipu_model::{Name, NameTooLong};
 
 use crate::base::sync::Arc;
-use crate::engine::{Engine, Error};
-use crate::execute::turn::{AddOutcome, LaneVisit};
-use crate::seal::load::Load;
+use crate::core::load::Load;
+use crate::engine::Engine;
+use crate::engine::error::Error;
+use crate::execute::turn::{AddOutcome, LaneVisit, NotRun, Turn};
 use crate::table::lanes::{LaneAdd, LaneSet};
 
 /// Every this many adds without lanes, `count` hands the journal's filled records to the operating
@@ -27,7 +28,7 @@ pub struct Handle {
 impl Handle {
     pub(crate) fn new(engine: &Engine, name: &[u8]) -> Result<Handle, NameTooLong> {
         let name = Name::new(name)?;
-        Ok(Handle { engine: engine.clone(), lanes: engine.inner().acquire_lanes(name) })
+        Ok(Handle { engine: engine.clone(), lanes: engine.core().acquire_lanes(name) })
     }
 
     /// Adds, and returns the value after it once it is as durable as the namespace asks.
@@ -66,14 +67,12 @@ impl Handle {
     pub fn flush(&self) -> Result<(), Error> {
         loop {
             let mut turn = self.engine.turn();
-            let flushed = turn.flush(self);
+            let flushed = turn.flush_lanes(&self.lanes);
             let wait = turn.finish();
             match flushed {
-                Ok(joined) => {
-                    joined?;
-                    return Ok(self.engine.wait(wait)?);
-                }
-                Err(load) => self.load(load, &mut None)?,
+                Ok(()) => return Ok(self.engine.wait(wait)?),
+                Err(NotRun::Refused(refusal)) => return Err(refusal.into()),
+                Err(NotRun::Load(load)) => self.load(load, &mut None)?,
             }
         }
     }
@@ -86,10 +85,6 @@ impl Handle {
     /// The counter's name.
     pub fn name(&self) -> &[u8] {
         self.lanes.name().bytes()
-    }
-
-    pub(crate) fn lanes(&self) -> &Arc<LaneSet> {
-        &self.lanes
     }
 
     #[cold]
@@ -107,7 +102,7 @@ impl Handle {
             }
         }
         if self.lanes.recent_adds().is_multiple_of(WRITE_FILLED_EVERY) {
-            self.engine.inner().journal.write_filled();
+            self.engine.core().journal.write_filled();
         }
         Ok(())
     }
@@ -128,7 +123,7 @@ impl Handle {
             return Ok(());
         }
         // The counter may not be resident.
-        self.engine.inner().visit_lanes(&self.lanes, LaneVisit::Join);
+        self.engine.core().visit_lanes(&self.lanes, LaneVisit::Join);
         if self.lanes.has_pending() { Err(Error::OutcomeUnknown) } else { Ok(()) }
     }
 
@@ -136,6 +131,19 @@ impl Handle {
         let reply = self.engine.load_now(load, since)?;
         debug_assert_eq!(reply, None, "an add that is loaded for has no reply yet");
         Ok(())
+    }
+}
+
+impl Turn<'_> {
+    /// Adds without returning the value. [`Turn::flush`] waits for its durability.
+    pub fn count(&mut self, handle: &Handle, delta: i64) -> Result<AddOutcome, Load> {
+        self.add_to_lanes(&handle.lanes, delta)
+    }
+
+    /// Makes the replies of this turn wait until all earlier counts are as durable as the namespace
+    /// asks. Refused if they could not be journaled.
+    pub fn flush(&mut self, handle: &Handle) -> Result<(), NotRun> {
+        self.flush_lanes(&handle.lanes)
     }
 }
 

@@ -2,6 +2,6 @@
 //!
 //! Not here: the effect of a command on a locked shard (`apply`), durability (`journal`).
 
-pub mod admission;
 pub(crate) mod fast_path;
+pub mod routing;
 pub mod turn;

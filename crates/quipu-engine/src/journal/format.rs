@@ -77,8 +77,9 @@ use quipu_model::{
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::journal::claim_record::ClaimRecord;
-use crate::namespaces::SamplingRecord;
-use crate::tokens::{TokenKey, put_outcome, take_outcome};
+use crate::journal::sampling_record::SamplingRecord;
+use crate::journal::stored_outcome::{put_outcome, take_outcome};
+use crate::journal::token_key::TokenKey;
 
 /// Format version in every file. A file of another version is refused.
 pub const VERSION: u32 = 1;

@@ -24,10 +24,14 @@ mod error;
 pub mod format;
 mod maintenance;
 mod pending_records;
+pub(crate) mod pressure;
 pub mod reader;
 mod record_builder;
+pub(crate) mod sampling_record;
 pub mod segments;
+pub(crate) mod stored_outcome;
 mod sync_times;
+pub(crate) mod token_key;
 mod waiters;
 mod watched_files;
 
@@ -46,6 +50,7 @@ use self::format::{Position, finish_record};
 pub(crate) use self::maintenance::CutHold;
 use self::maintenance::MaintenanceState;
 use self::pending_records::{FilledRecords, PendingRecords};
+use self::pressure::{PressureSigns, SYNC_LATE};
 use self::reader::Tail;
 pub use self::record_builder::{AddResult, RecordBuilder};
 use self::segments::{Segment, SegmentLog};
@@ -54,7 +59,6 @@ pub use self::sync_times::{SYNC_SECONDS, SyncCounts};
 pub use self::waiters::Wait;
 use self::waiters::Waiters;
 use self::watched_files::WatchedFiles;
-use crate::background::overload::{PressureSigns, SYNC_LATE};
 use crate::base::failpoint::step;
 use crate::base::options::LEDGER_DIR;
 use crate::base::sync::{Arc, AtomicI64, AtomicU64, Mutex, OnceLock, Ordering, lock, try_lock};
@@ -370,7 +374,7 @@ impl Journal {
         }
     }
 
-    /// Signs of pressure, for [`Pressure`](crate::overload::Pressure).
+    /// Signs of pressure, for [`pressure::Pressure`].
     pub fn pressure_signs(&self) -> PressureSigns {
         let written = self.written();
         let behind_bytes = lock(&self.pending).end().0.saturating_sub(written.0);

@@ -91,7 +91,7 @@ impl Policies {
 
     /// The same, with these sampling records, and this rate for namespaces that sample under
     /// overload.
-    pub(super) fn with_sampling(
+    pub(crate) fn with_sampling(
         options: &Options,
         runtime_settings: RuntimeSettingsMap,
         sampling: SamplingRecords,
@@ -125,7 +125,7 @@ impl Policies {
     }
 
     /// The policies after a change of run-time settings.
-    pub(super) fn with_runtime_settings(
+    pub(crate) fn with_runtime_settings(
         &self,
         options: &Options,
         runtime_settings: RuntimeSettingsMap,
@@ -145,7 +145,7 @@ impl Policies {
     }
 
     /// The same with another rate for namespaces that sample under overload.
-    pub(super) fn with_overload_rate(&self, options: &Options, p: u32, generation: u64) -> Policies {
+    pub(crate) fn with_overload_rate(&self, options: &Options, p: u32, generation: u64) -> Policies {
         Policies { overload_p: p, ..self.clone() }.with_runtime_settings(
             options,
             self.runtime_settings.clone(),
@@ -169,20 +169,20 @@ impl Policies {
     }
 
     /// The sampling records that must be journaled before these policies may be in force.
-    pub(super) fn missing_records(&self) -> Vec<(Box<[u8]>, SamplingRecord)> {
+    pub(crate) fn missing_records(&self) -> Vec<(Box<[u8]>, SamplingRecord)> {
         self.sampling_policies()
             .filter_map(|(name, sampling_policy)| Some((name.into(), sampling_policy.missing_record()?)))
             .collect()
     }
 
     /// The open sampling records of namespaces where sampling has ended.
-    pub(super) fn ended_records(&self) -> Vec<(Box<[u8]>, SamplingRecord)> {
+    pub(crate) fn ended_records(&self) -> Vec<(Box<[u8]>, SamplingRecord)> {
         let ended = self.sampling_policies().filter(|(_, sampling_policy)| sampling_policy.has_ended());
         ended.filter_map(|(name, sampling_policy)| Some((name.into(), sampling_policy.record?))).collect()
     }
 
     /// Sets a namespace's sampling record, which is durable.
-    pub(super) fn set_sampling_record(&mut self, name: &[u8], sampling: SamplingRecord) {
+    pub(crate) fn set_sampling_record(&mut self, name: &[u8], sampling: SamplingRecord) {
         self.sampling_records.insert(name.into(), sampling);
         if let Some(sampling_policy) = self.namespaces.get_mut(name).and_then(|policy| policy.sampling.as_mut()) {
             sampling_policy.record = Some(sampling);
@@ -194,7 +194,7 @@ impl Policies {
     }
 
     /// Sets the time of a namespace's last change.
-    pub(super) fn set_changed_at(&mut self, name: &[u8], at: Millis) {
+    pub(crate) fn set_changed_at(&mut self, name: &[u8], at: Millis) {
         if let Some(put) = self.runtime_settings.get_mut(name) {
             put.changed_at = at;
         }
@@ -202,7 +202,7 @@ impl Policies {
 
     /// The same with a namespace that is at least as durable as it will be. Meanwhile its
     /// memory-only counters are sealed, and its counters are counted.
-    pub(super) fn with_stricter(&self, name: &[u8], after: &Policy, generation: u64) -> Policies {
+    pub(crate) fn with_stricter(&self, name: &[u8], after: &Policy, generation: u64) -> Policies {
         let mut next = Policies { generation, ..self.clone() };
         let before = self.of_namespace(name).clone();
         let unsure = before.durability == Durability::Memory;

@@ -20,7 +20,8 @@ use std::path::Path;
 
 use crate::base::failpoint::step;
 use crate::base::sync::{MutexGuard, try_lock};
-use crate::engine::{Inner, JournalFailure};
+use crate::core::Core;
+use crate::core::commit::JournalFailure;
 use crate::journal::control::ControlState;
 use crate::journal::format::Position;
 use crate::journal::segments::Segment;
@@ -29,7 +30,7 @@ use crate::offline::staging::{StagedDirectory, StagingError};
 
 /// A backup in progress.
 pub struct Backup<'e> {
-    inner: &'e Inner,
+    core: &'e Core,
     // The fields are in drop order: an unfinished copy is removed before another backup may begin.
     staged: Option<StagedDirectory<'e>>,
     cut_hold: CutHold<'e>,
@@ -88,35 +89,35 @@ pub enum BackupError {
 
 impl<'e> Backup<'e> {
     /// Takes the target directory, and keeps the journal from being cut.
-    pub(crate) fn begin(inner: &'e Inner, dir: &Path) -> Result<Backup<'e>, BackupError> {
-        let exclusive = try_lock(&inner.backup_lock).ok_or(BackupError::Busy)?;
-        if inner.is_closed() {
+    pub(crate) fn begin(core: &'e Core, dir: &Path) -> Result<Backup<'e>, BackupError> {
+        let exclusive = try_lock(&core.backup_lock).ok_or(BackupError::Busy)?;
+        if core.is_closed() {
             return Err(BackupError::Closed);
         }
-        let cut_hold = inner.journal.hold_cut();
-        let includes_until = inner.journal.reserved();
+        let cut_hold = core.journal.hold_cut();
+        let includes_until = core.journal.reserved();
         step!("backup_held");
-        let staged = Some(StagedDirectory::begin(inner.journal.vfs(), dir, &inner.options.data)?);
+        let staged = Some(StagedDirectory::begin(core.journal.vfs(), dir, &core.options.data)?);
         step!("backup_begun");
-        Ok(Backup { inner, staged, cut_hold, _exclusive: exclusive, includes_until, stage: BackupStage::Ledger })
+        Ok(Backup { core, staged, cut_hold, _exclusive: exclusive, includes_until, stage: BackupStage::Ledger })
     }
 
     /// Does the next piece of work. After an error the backup is over and removed.
     pub fn step(&mut self) -> Result<BackupStep, BackupError> {
-        let inner = self.inner;
-        if inner.is_closed() {
+        let core = self.core;
+        if core.is_closed() {
             return Err(BackupError::Closed);
         }
         match &mut self.stage {
             BackupStage::Ledger => {
                 let wait = Wait { written: self.includes_until, synced: self.includes_until };
-                if !inner.journal.has_reached(wait) {
+                if !core.journal.has_reached(wait) {
                     return Ok(BackupStep::WaitFor(wait));
                 }
                 step!("backup_synced");
                 self.copy_ledger()?;
                 step!("backup_ledger");
-                let end = inner.journal.synced();
+                let end = core.journal.synced();
                 let (control, mut left) = self.cut_hold.extent(end);
                 left.reverse();
                 self.stage = BackupStage::Segments { control, left, end };
@@ -125,8 +126,8 @@ impl<'e> Backup<'e> {
             BackupStage::Segments { control, left, end } => {
                 let staged = self.staged.as_ref().ok_or(BackupError::Closed)?;
                 if let Some(segment) = left.pop() {
-                    let mut progress = |_| continue_unless_closed(inner);
-                    staged.add_segment(inner.journal.vfs(), &segment, control.log, *end, &mut progress)?;
+                    let mut progress = |_| continue_unless_closed(core);
+                    staged.add_segment(core.journal.vfs(), &segment, control.log, *end, &mut progress)?;
                     step!("backup_segment");
                     return Ok(BackupStep::More);
                 }
@@ -138,7 +139,7 @@ impl<'e> Backup<'e> {
 
     fn copy_ledger(&self) -> Result<(), BackupError> {
         let staged = self.staged.as_ref().ok_or(BackupError::Closed)?;
-        let copied = self.inner.ledger.copy_to(staged.dir(), &mut |_| continue_unless_closed(self.inner));
+        let copied = self.core.ledger.copy_to(staged.dir(), &mut |_| continue_unless_closed(self.core));
         Ok(copied.map_err(|error| staged.ledger_error(error))?)
     }
 
@@ -159,12 +160,12 @@ impl<'e> Backup<'e> {
         Ok(BackupStep::Done(BackupSummary {
             position,
             journal_bytes,
-            ledger_bytes: self.inner.ledger.stats().disk_bytes,
+            ledger_bytes: self.core.ledger.stats().disk_bytes,
         }))
     }
 }
 
 /// Closing the engine does not wait for a long copy.
-fn continue_unless_closed(inner: &Inner) -> ControlFlow<()> {
-    if inner.is_closed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+fn continue_unless_closed(core: &Core) -> ControlFlow<()> {
+    if core.is_closed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

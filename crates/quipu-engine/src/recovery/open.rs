@@ -15,22 +15,22 @@ use std::path::Path;
 use quipu_model::{Durability, Incarnation, LedgerError, LockError, Namespace, NodeId, Vfs, Writer};
 
 use crate::apply::bodies as sketches;
-use crate::background::overload::Pressure;
 use crate::base::failpoint::step;
 use crate::base::file_names::LOCK_FILE;
 use crate::base::options::{Environment, LEDGER_DIR, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use crate::base::time::EngineTime;
+use crate::core::load::LoadQueues;
 use crate::core::watermark::Watermark;
-use crate::engine::{CompactionState, Inner};
+use crate::core::{CompactionState, Core, Recovery};
 use crate::journal::control::{CONTROL_FILE, CONTROL_FILE_NEW, CONTROL_FILE_UNFINISHED, ControlFile, ControlState};
 use crate::journal::format::{Entry, Position};
-use crate::journal::reader::{SegmentList, Tail, find_segments, open_control};
+use crate::journal::pressure::Pressure;
+use crate::journal::reader::{SegmentList, find_segments, open_control};
 use crate::journal::segments::{Segment, segment_number};
 use crate::journal::{Journal, JournalError, JournalOptions, RecordBuilder, io_error};
 use crate::namespaces::{Namespaces, SamplingRecord};
 use crate::recovery::{self, RecoveredState, read_watermark, recover};
-use crate::seal::load::LoadQueues;
 use crate::sharing::{CleanStop, StoreLink};
 use crate::table::lanes::LaneRegistry;
 use crate::tokens::Tokens;
@@ -101,21 +101,7 @@ fn write_advice(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Findings of a start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovery {
-    /// Number of records read.
-    pub records: u64,
-    /// End of the records, with the torn record behind them, if there is one.
-    pub tail: Tail,
-    /// True if the last incarnation ended with a clean stop.
-    pub clean: bool,
-    /// True if the directory is a copy of another: restored, or copied by hand. Then the node
-    /// begins a new incarnation, even after a clean stop.
-    pub copied: bool,
-}
-
-pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, OpenError> {
+pub(crate) fn open(options: Options, environment: Environment) -> Result<Core, OpenError> {
     if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&options.segment_bytes) {
         let bytes = options.segment_bytes;
         let bounds = format!("from {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}");
@@ -241,7 +227,7 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
     let remembered = (0..table.shard_count()).map(|shard| table.lock(shard).tokens().counts());
     let remembered = remembered.fold((0, 0), |(tokens, producers), one| (tokens + one.0, producers + one.1));
     let tokens = Tokens::new(&options, log, horizon, remembered);
-    let inner = Inner {
+    let core = Core {
         sketch_key: match &shared {
             Some(shared) => sketches::shared_key(&shared.options.secret.0),
             None => sketches::directory_key(log),
@@ -276,12 +262,12 @@ pub(crate) fn open(options: Options, environment: Environment) -> Result<Inner, 
         options,
         _lock: lock,
     };
-    inner.count_all_limited().map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
-    inner.table.seed_rng(inner.writer.incarnation.0 ^ inner.recovery.tail.position.0.rotate_left(32));
-    begin_incarnation(&inner, &unjournaled).map_err(|reason| OpenError::NoRoom { dir, reason })?;
+    core.count_all_limited().map_err(|source| OpenError::Ledger { dir: dir.clone(), source })?;
+    core.table.seed_rng(core.writer.incarnation.0 ^ core.recovery.tail.position.0.rotate_left(32));
+    begin_incarnation(&core, &unjournaled).map_err(|reason| OpenError::NoRoom { dir, reason })?;
     // Ends sampling that this incarnation no longer does; without room, that happens later.
-    inner.retry_end_sampling();
-    Ok(inner)
+    core.retry_end_sampling();
+    Ok(core)
 }
 
 /// Refuses a namespace with settings that exclude each other or the store.
@@ -359,14 +345,14 @@ fn adopt_prepared_segments(
 /// Makes the recovered state durable and writes the record that begins this incarnation. That
 /// record breaks the chain to the bytes of a torn tail. It also holds the namespaces' sampling from
 /// here on.
-fn begin_incarnation(inner: &Inner, sampling: &[(Box<[u8]>, SamplingRecord)]) -> Result<(), String> {
+fn begin_incarnation(core: &Core, sampling: &[(Box<[u8]>, SamplingRecord)]) -> Result<(), String> {
     let mut builder = RecordBuilder::default();
-    builder.push(inner.now(), &Entry::Start { writer: inner.writer });
+    builder.push(core.now(), &Entry::Start { writer: core.writer });
     for (name, sampling) in sampling {
-        builder.push(inner.now(), &Entry::Sampling { name, sampling: *sampling });
+        builder.push(core.now(), &Entry::Sampling { name, sampling: *sampling });
     }
     let record = builder.close_record().expect("an entry was pushed");
-    let journal = &inner.journal;
+    let journal = &core.journal;
     journal.reserve_room(record.len()).map_err(|refusal| refusal.to_string())?;
     let position = journal.reserve(record.len());
     journal.fill([(position, &builder.bytes()[record])]);

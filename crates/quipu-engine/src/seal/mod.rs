@@ -15,14 +15,16 @@
 //!
 //! Not here: the schedule of seals (`background`).
 
+mod lanes;
 pub(crate) mod load;
 
 use quipu_model::{AuxRecord, LedgerError, Millis, SealedCell};
 
 use crate::base::failpoint::step;
 use crate::base::sync::{Ordering, lock};
+use crate::core::commit::block_on;
 use crate::core::watermark::{ShardMark, Watermark};
-use crate::engine::{FlushMark, Inner};
+use crate::core::{Core, FlushMark};
 use crate::execute::turn::LaneVisit;
 use crate::journal::format::Position;
 use crate::journal::{JournalError, Wait};
@@ -89,20 +91,48 @@ pub enum SealError {
     Journal(#[from] JournalError),
     /// The journal has failed.
     #[error(transparent)]
-    JournalFailed(#[from] crate::engine::JournalFailure),
+    JournalFailed(#[from] crate::core::commit::JournalFailure),
+}
+
+impl Core {
+    /// Seals all changed cells and cuts the journal. On a full disk it uses the reserved space.
+    pub(crate) fn seal_all(&self) -> Result<(), SealError> {
+        let _one = lock(&self.seal_lock);
+        self.journal.check_files()?;
+        match self.try_seal_all() {
+            Err(SealError::Ledger(LedgerError::Full(_))) if self.journal.release_spare_space()? => self.try_seal_all(),
+            sealed => sealed,
+        }
+    }
+
+    fn try_seal_all(&self) -> Result<(), SealError> {
+        let mut seal = Seal::begin(self);
+        loop {
+            match seal.step(self)? {
+                SealStep::More => {}
+                SealStep::WaitFor(wait) => block_on(self.commit_until(wait)).inspect_err(|_| seal.abort(self))?,
+                SealStep::Done => break,
+            }
+            // A long seal must not starve the writer of segments.
+            if self.journal.is_room_low() && !self.journal.is_full() {
+                self.journal.prepare_segments().inspect_err(|_| seal.abort(self))?;
+            }
+        }
+        Ok(seal.finish(self)?)
+    }
 }
 
 impl Seal {
     /// Begins a seal: marks the journal's present end as the position to cut at.
-    pub(crate) fn begin(inner: &Inner) -> Seal {
+    pub(crate) fn begin(core: &Core) -> Seal {
         // Adds in lanes are sealed with the rest.
-        inner.visit_all_lanes(LaneVisit::Join);
-        let mark = inner.journal.mark_cut();
+        core.visit_all_lanes(LaneVisit::Join);
+        let mark = core.journal.mark_cut();
         step!("marked");
-        let batch = inner.batch_next.fetch_add(1, Ordering::AcqRel) + 1;
-        let watermark = lock(&inner.watermark).clone();
-        let flushes = inner.flush().count;
-        let horizon = inner.tokens.raise_horizon(inner.now(), inner.namespaces.current().token_window_max());
+        let batch = core.batch_next.fetch_add(1, Ordering::AcqRel) + 1;
+        let watermark = lock(&core.watermark).clone();
+        let flushes = core.flush().count;
+        let horizon = core.tokens.raise_horizon(core.now(), core.namespaces.current().token_window_max());
         Seal {
             batch,
             flushes,
@@ -122,43 +152,43 @@ impl Seal {
     }
 
     /// Collects a shard, or ingests the collected ones. After an error the seal is over.
-    pub(crate) fn step(&mut self, inner: &Inner) -> Result<SealStep, SealError> {
-        self.try_step(inner).inspect_err(|_| self.abort(inner))
+    pub(crate) fn step(&mut self, core: &Core) -> Result<SealStep, SealError> {
+        self.try_step(core).inspect_err(|_| self.abort(core))
     }
 
-    fn try_step(&mut self, inner: &Inner) -> Result<SealStep, SealError> {
-        let flush = inner.flush();
+    fn try_step(&mut self, core: &Core) -> Result<SealStep, SealError> {
+        let flush = core.flush();
         if flush.end > self.watermark.cleared {
-            return self.clear(inner, flush);
+            return self.clear(core, flush);
         }
         let collected = self.cells.len() + self.aux_records.len() + self.pages_bytes / COLLECTED_BYTES;
-        if self.next_shard < inner.table.shard_count() && collected < inner.options.ingest_cells() {
-            self.collect(inner)?;
+        if self.next_shard < core.table.shard_count() && collected < core.options.ingest_cells() {
+            self.collect(core)?;
             return Ok(SealStep::More);
         }
-        if self.next_shard == inner.table.shard_count() && self.namespaces.is_none() {
-            let (newest, changes) = inner.namespaces.collect_aux_records(&mut self.aux_records);
+        if self.next_shard == core.table.shard_count() && self.namespaces.is_none() {
+            let (newest, changes) = core.namespaces.collect_aux_records(&mut self.aux_records);
             (self.newest, self.namespaces) = (self.newest.max(newest), Some(changes));
             return Ok(SealStep::More);
         }
         let wait = Wait { written: self.newest, synced: self.newest };
-        if !inner.journal.has_reached(wait) {
+        if !core.journal.has_reached(wait) {
             return Ok(SealStep::WaitFor(wait));
         }
-        self.ingest(inner)
+        self.ingest(core)
     }
 
     /// Collects the next shard.
-    fn collect(&mut self, inner: &Inner) -> Result<(), SealError> {
+    fn collect(&mut self, core: &Core) -> Result<(), SealError> {
         let from = self.cells.len();
-        let mut shard = inner.table.lock(self.next_shard);
-        if inner.flush().count != self.flushes {
+        let mut shard = core.table.lock(self.next_shard);
+        if core.flush().count != self.flushes {
             return Err(SealError::Flushed);
         }
-        shard.collect(self.batch, inner.batch_sealed(), &mut self.cells);
+        shard.collect(self.batch, core.batch_sealed(), &mut self.cells);
         shard.tokens_mut().collect(self.horizon, &mut self.aux_records);
         let pages_from = self.aux_records.len();
-        shard.collect_pages(|name| inner.table.hash(name), &mut self.aux_records);
+        shard.collect_pages(|name| core.table.hash(name), &mut self.aux_records);
         let page_bytes =
             |aux_record: &AuxRecord| aux_record.key.len() + aux_record.value.as_ref().map_or(0, |value| value.len());
         self.pages_bytes += self.aux_records[pages_from..].iter().map(page_bytes).sum::<usize>();
@@ -178,10 +208,10 @@ impl Seal {
     }
 
     /// Ingests the collected changes into the ledger.
-    fn ingest(&mut self, inner: &Inner) -> Result<SealStep, SealError> {
-        let last = self.next_shard == inner.table.shard_count();
+    fn ingest(&mut self, core: &Core) -> Result<SealStep, SealError> {
+        let last = self.next_shard == core.table.shard_count();
         if last {
-            let marked = inner.journal.cut_mark().filter(|(position, _)| *position == self.mark);
+            let marked = core.journal.cut_mark().filter(|(position, _)| *position == self.mark);
             let (position, previous) = marked.expect("the journal is synced beyond the mark, and nobody else marks it");
             (self.watermark.position, self.watermark.previous) = (position, previous);
         }
@@ -189,119 +219,119 @@ impl Seal {
             && self.cells.is_empty()
             && self.aux_records.is_empty()
             && !self.has_ingested
-            && self.watermark.position == lock(&inner.watermark).position
+            && self.watermark.position == lock(&core.watermark).position
         {
             // Nothing has changed since the last seal.
             self.ingested = self.next_shard;
             return Ok(SealStep::Done);
         }
-        self.watermark.time = inner.now();
-        self.watermark.joined = lock(&inner.joined).clone();
+        self.watermark.time = core.now();
+        self.watermark.joined = lock(&core.joined).clone();
         step!("collected");
-        self.check_quota(inner)?;
+        self.check_quota(core)?;
         if self.aux_records.iter().any(|aux_record| aux_record.value.is_none() && is_token_key(&aux_record.key)) {
             self.aux_records.push(TokenRecord::Horizon(self.horizon).to_aux_record());
         }
         self.aux_records.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        inner.ledger.ingest(&self.cells, &self.aux_records, &self.watermark.encode())?;
+        core.ledger.ingest(&self.cells, &self.aux_records, &self.watermark.encode())?;
         step!("ingested");
         self.cells.clear();
         self.aux_records.clear();
         self.pages_bytes = 0;
         (self.ingested, self.has_ingested) = (self.next_shard, true);
-        *lock(&inner.watermark) = self.watermark.clone();
-        inner.update_ledger_stats();
+        *lock(&core.watermark) = self.watermark.clone();
+        core.update_ledger_stats();
         Ok(if last { SealStep::Done } else { SealStep::More })
     }
 
     /// Checks the quota for a whole seal before the first ingestion. The journal is cut only when
     /// all of the seal is in the ledger: half a seal would take space and give none back.
-    fn check_quota(&self, inner: &Inner) -> Result<(), LedgerError> {
-        if inner.options.disk_bytes_max.is_none() || self.has_ingested {
+    fn check_quota(&self, core: &Core) -> Result<(), LedgerError> {
+        if core.options.disk_bytes_max.is_none() || self.has_ingested {
             return Ok(());
         }
         let aux_records_bytes = |count: usize| count as u64 * AUX_RECORD_BYTES;
         let mut bytes = INGESTION_BYTES + aux_records_bytes(self.aux_records.len()) + self.pages_bytes as u64;
         bytes += self.cells.iter().map(|sealed| sealed_bytes(&sealed.name)).sum::<u64>();
-        for index in self.next_shard..inner.table.shard_count() {
-            let shard = inner.table.lock(index);
-            bytes += shard.unsealed_names(inner.batch_sealed()).map(sealed_bytes).sum::<u64>();
+        for index in self.next_shard..core.table.shard_count() {
+            let shard = core.table.lock(index);
+            bytes += shard.unsealed_names(core.batch_sealed()).map(sealed_bytes).sum::<u64>();
             bytes += aux_records_bytes(shard.tokens().unsealed_count()) + shard.unsealed_pages_bytes();
         }
-        inner.check_quota(self.mark, bytes)
+        core.check_quota(self.mark, bytes)
     }
 
     /// Cuts the journal, and purges cells that are gone for good.
-    pub(crate) fn finish(self, inner: &Inner) -> Result<(), JournalError> {
-        debug_assert_eq!(self.ingested, inner.table.shard_count());
-        inner.batch_sealed.store(self.batch, Ordering::Release);
-        for index in 0..inner.table.shard_count() {
-            let forgotten = inner.table.with_shard(index, |shard| {
+    pub(crate) fn finish(self, core: &Core) -> Result<(), JournalError> {
+        debug_assert_eq!(self.ingested, core.table.shard_count());
+        core.batch_sealed.store(self.batch, Ordering::Release);
+        for index in 0..core.table.shard_count() {
+            let forgotten = core.table.with_shard(index, |shard| {
                 shard.purge(self.batch);
                 shard.mark_pages_sealed();
                 shard.tokens_mut().finish_seal()
             });
-            inner.tokens.record_evictions(forgotten);
+            core.tokens.record_evictions(forgotten);
         }
-        inner.namespaces.finish_seal(self.namespaces.unwrap_or(0));
-        inner.journal.release_ledger_growth();
+        core.namespaces.finish_seal(self.namespaces.unwrap_or(0));
+        core.journal.release_ledger_growth();
         step!("sealed");
-        inner.journal.cut(self.watermark.position, self.watermark.previous)
+        core.journal.cut(self.watermark.position, self.watermark.previous)
     }
 
     /// Clears the ledger after a flush: it forgets everything and records that, before it takes
     /// anything new.
-    fn clear(&mut self, inner: &Inner, flush: FlushMark) -> Result<SealStep, SealError> {
+    fn clear(&mut self, core: &Core, flush: FlushMark) -> Result<SealStep, SealError> {
         let horizon = self.horizon;
         if self.survivors.as_ref().is_none_or(|survivors| survivors.flushes != flush.count) {
-            self.survivors = Some(FlushSurvivors::collect(inner, flush, horizon));
+            self.survivors = Some(FlushSurvivors::collect(core, flush, horizon));
         }
         let Some(survivors) = &self.survivors else { return Ok(SealStep::More) };
         let wait = Wait { written: survivors.newest, synced: survivors.newest };
-        if !inner.journal.has_reached(wait) {
+        if !core.journal.has_reached(wait) {
             return Ok(SealStep::WaitFor(wait));
         }
         let mut watermark = self.watermark.clone();
         watermark.cleared = flush.end;
-        watermark.joined = lock(&inner.joined).clone();
+        watermark.joined = lock(&core.joined).clone();
         for (index, mark) in watermark.shards.iter_mut().enumerate() {
             // The record of the flush is replayed again, for its other entries. The floor is past
             // the flush.
-            let (newest, floor) = (flush.start, inner.table.lock(index).floor);
+            let (newest, floor) = (flush.start, core.table.lock(index).floor);
             *mark = ShardMark { newest, floor, ..ShardMark::default() };
         }
-        inner.ledger.clear(&survivors.aux_records, &watermark.encode())?;
+        core.ledger.clear(&survivors.aux_records, &watermark.encode())?;
         step!("cleared");
-        *lock(&inner.watermark) = watermark.clone();
-        inner.update_ledger_stats();
+        *lock(&core.watermark) = watermark.clone();
+        core.update_ledger_stats();
         self.watermark = watermark;
         // Cells collected before the flush are useless now.
         if flush.count == self.flushes && self.next_shard == 0 { Ok(SealStep::More) } else { Err(SealError::Flushed) }
     }
 
     /// Marks collected cells that did not reach the ledger as changed again.
-    pub(crate) fn abort(&self, inner: &Inner) {
+    pub(crate) fn abort(&self, core: &Core) {
         for index in self.ingested..self.next_shard {
-            inner.table.with_shard(index, |shard| {
+            core.table.with_shard(index, |shard| {
                 shard.undo_collect(self.batch);
                 shard.undo_collect_pages();
                 shard.tokens_mut().undo_collect();
             });
         }
-        inner.journal.release_ledger_growth();
+        core.journal.release_ledger_growth();
     }
 }
 
 impl FlushSurvivors {
     /// Collects after the flush: earlier mutations are included, later ones are replayed.
-    fn collect(inner: &Inner, flush: FlushMark, horizon: Millis) -> FlushSurvivors {
+    fn collect(core: &Core, flush: FlushMark, horizon: Millis) -> FlushSurvivors {
         let (mut aux_records, mut newest) = (vec![TokenRecord::Horizon(horizon).to_aux_record()], flush.end);
-        for index in 0..inner.table.shard_count() {
-            let shard = inner.table.lock(index);
+        for index in 0..core.table.shard_count() {
+            let shard = core.table.lock(index);
             shard.tokens().collect_all(&mut aux_records);
             newest = newest.max(shard.newest);
         }
-        newest = newest.max(inner.namespaces.collect_all_aux_records(&mut aux_records));
+        newest = newest.max(core.namespaces.collect_all_aux_records(&mut aux_records));
         aux_records.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         FlushSurvivors { flushes: flush.count, aux_records, newest }
     }

@@ -78,13 +78,13 @@ impl Sharing<'_> {
         if incarnation == self.link.incarnation() {
             return Err(AdoptError::Present);
         }
-        if !lock(&self.inner.joined).contains_key(&incarnation) {
+        if !lock(&self.core.joined).contains_key(&incarnation) {
             return Err(AdoptError::NeverRegistered);
         }
         let mut report = AdoptionReport::default();
-        for shard in 0..self.inner.table.shard_count() {
+        for shard in 0..self.core.table.shard_count() {
             for name in self.list_own_names(shard)? {
-                self.inner.loads.load_counter(self.inner, &name)?;
+                self.core.load_counter(&name)?;
                 let (had, sum, sketch) = self.adopt_one(&name, incarnation, adds)?;
                 report.counters += u64::from(had);
                 report.sketches += u64::from(sketch);
@@ -93,7 +93,7 @@ impl Sharing<'_> {
             }
         }
         // Nothing of it is left to settle, so its registration need not be remembered.
-        lock(&self.inner.joined).remove(&incarnation);
+        lock(&self.core.joined).remove(&incarnation);
         lock(&self.link.lease).successions.remove(&incarnation);
         Ok(report)
     }
@@ -107,7 +107,7 @@ impl Sharing<'_> {
         adds: UnconfirmedAdds,
     ) -> Result<(bool, i128, bool), AdoptError> {
         let present = self.link.incarnation();
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let now = turn.now();
         let done = turn.with_shared_counter(as_name(name), |counter| {
             let (mut had, mut sum, mut body) = (false, 0i128, None);

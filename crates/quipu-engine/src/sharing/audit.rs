@@ -38,7 +38,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// State of the audit passes.
 #[derive(Default)]
-pub(super) struct StoreAudit {
+pub(crate) struct StoreAudit {
     /// Another pass is requested.
     requested: bool,
     /// The store has lost data, and not everything was put again yet.
@@ -105,7 +105,7 @@ impl Sharing<'_> {
             return 0;
         }
         let shard = {
-            let left = (0..self.inner.table.shard_count()).any(|shard| self.inner.table.lock(shard).evicted_unsettled);
+            let left = (0..self.core.table.shard_count()).any(|shard| self.core.table.lock(shard).evicted_unsettled);
             let mut audit = lock(&self.link.audit);
             let audit = &mut *audit;
             let due = audit.ended_at.is_none_or(|at| now.saturating_sub(at) >= self.link.options.audit_every);
@@ -118,11 +118,11 @@ impl Sharing<'_> {
                 None => return 0,
             }
         };
-        if shard == self.inner.table.shard_count() {
+        if shard == self.core.table.shard_count() {
             self.end_pass();
             return 0;
         }
-        if !self.may_list(now) || self.inner.memory_is_full() {
+        if !self.may_list(now) || self.core.memory_is_full() {
             return 0;
         }
         let listed = self.list_shard(shard);
@@ -136,7 +136,7 @@ impl Sharing<'_> {
     /// everything listed, the pass goes on regardless of other due counters. A store that can take
     /// only the changes must not block the end of the pass.
     fn may_list(&self, now: Duration) -> bool {
-        let table = &self.inner.table;
+        let table = &self.core.table;
         let (mut unconfirmed, mut due) = (0, 0);
         for shard in 0..table.shard_count() {
             let shard = table.lock(shard);
@@ -151,10 +151,10 @@ impl Sharing<'_> {
     /// retried.
     fn list_shard(&self, index: usize) -> Option<usize> {
         // Counters that leave memory from here on are looked for again.
-        self.inner.table.lock(index).evicted_unsettled = false;
+        self.core.table.lock(index).evicted_unsettled = false;
         let names = self.list_own_names(index).ok()?;
         for name in &names {
-            self.inner.loads.load_counter(self.inner, name).ok()?;
+            self.core.load_counter(name).ok()?;
             if !self.mark_unconfirmed(name) {
                 return None;
             }
@@ -164,12 +164,12 @@ impl Sharing<'_> {
 
     /// All names of a shard with own cells of this node, in memory and at rest.
     pub(super) fn list_own_names(&self, index: usize) -> Result<BTreeSet<NameBuf>, LedgerError> {
-        let table = &self.inner.table;
+        let table = &self.core.table;
         let mut names: BTreeSet<NameBuf> = {
             let shard = table.lock(index);
             shard.own_names().map(NameBuf::from).collect()
         };
-        let (ledger, mut names_without_own) = (&self.inner.ledger, BTreeSet::new());
+        let (ledger, mut names_without_own) = (&self.core.ledger, BTreeSet::new());
         let here =
             |hash| if table.shard_of(hash) == index { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
         let visited = ledger.range_own_cells(table.first_hash(index), &mut |hash, name, own| {
@@ -200,7 +200,7 @@ impl Sharing<'_> {
     /// for the change.
     pub(super) fn mark_unconfirmed(&self, name: &NameBuf) -> bool {
         let (now, present) = (self.elapsed(), self.link.incarnation());
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let lost = turn.with_shared_counter(as_name(name), |counter| {
             let (mut lost, mut dropped_bodies) = (None, Vec::new());
             let is_kept = |cell: &OwnCell| {
@@ -252,15 +252,15 @@ impl Sharing<'_> {
 
     /// Returns true if a listed counter is not confirmed yet.
     fn has_unconfirmed(&self) -> bool {
-        let table = &self.inner.table;
+        let table = &self.core.table;
         (0..table.shard_count()).any(|index| table.lock(index).unsettled.unconfirmed() > 0)
     }
 
     /// Ends the pass once everything listed is confirmed, and the confirmations are at rest.
     fn end_pass(&self) {
-        let table = &self.inner.table;
+        let table = &self.core.table;
         let left = (0..table.shard_count()).any(|shard| table.lock(shard).evicted_unsettled);
-        let (now, sealed) = (self.elapsed(), self.inner.batch_sealed());
+        let (now, sealed) = (self.elapsed(), self.core.batch_sealed());
         let pass = {
             let mut audit = lock(&self.link.audit);
             if now < audit.next_check_at {
@@ -277,7 +277,7 @@ impl Sharing<'_> {
                 audit.awaited_seal = None;
                 return;
             }
-            let next = self.inner.batch_next.load(Ordering::Acquire) + 1;
+            let next = self.core.batch_next.load(Ordering::Acquire) + 1;
             if sealed < *audit.awaited_seal.get_or_insert(next) {
                 return;
             }
@@ -298,7 +298,7 @@ impl Sharing<'_> {
                 Succession::Late { since, .. } if since < pass => *succession = Succession::Finished,
                 // Forgotten since before the pass began: its cells were dropped, and that is at
                 // rest.
-                Succession::Forgotten { since } if since < pass => drop(lock(&self.inner.joined).remove(incarnation)),
+                Succession::Forgotten { since } if since < pass => drop(lock(&self.core.joined).remove(incarnation)),
                 _ => {}
             }
         }

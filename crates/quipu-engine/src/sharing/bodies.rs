@@ -32,9 +32,10 @@ use quipu_model::{Cell, Epoch, Incarnation, NameBuf, NodeId, Refusal, StoreError
 use quipu_sketch::{Key, Sketch, SketchKind};
 
 use super::settle::as_name;
-use super::shared_counter::{Authority, FollowUp, SharedCounter};
+use super::shared_counter::{Authority, FollowUp};
 use super::{ResidencyPin, Sharing};
 use crate::apply::bodies::{is_idempotent, key_print, take_in};
+use crate::apply::shared_counter::{SharedCounter, ShownBody};
 use crate::base::failpoint::step;
 use crate::base::sync::Ordering as Sync;
 use crate::bodies::body_map::Body;
@@ -52,17 +53,6 @@ pub struct RowBodies {
     others: Result<Option<Sketch>, Refusal>,
     /// The bodies of this node and its incarnations; refused if one is invalid.
     ours: Vec<(Writer, Result<Sketch, Refusal>)>,
-}
-
-/// The sketch that a counter is to show.
-#[derive(Debug)]
-pub enum ShownBody {
-    /// No change.
-    Unchanged,
-    /// No sketch.
-    NoSketch,
-    /// This sketch.
-    Sketch(Box<Sketch>),
 }
 
 impl RowBodies {
@@ -656,9 +646,9 @@ struct OwnParts {
 impl Sharing<'_> {
     /// Puts the changes in a counter's own bodies, if there are any; returns the number of pages.
     pub(super) async fn settle_body(&self, name: &NameBuf) -> Result<usize, StoreError> {
-        let _pin = ResidencyPin::acquire(self.inner, name);
+        let _pin = ResidencyPin::acquire(self.core, name);
         let now = self.elapsed();
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let present = self.link.incarnation();
         let acts = |cell: &&OwnCell| cell.incarnation == present || self.link.succession(cell.incarnation).may_act(now);
         let due = turn.with_shared_counter(as_name(name), |counter| {
@@ -677,12 +667,12 @@ impl Sharing<'_> {
         let mut pages = 0;
         for _ in 0..PUT_TRIES {
             let now = self.elapsed();
-            let mut turn = Turn::new(self.inner);
+            let mut turn = Turn::new(self.core);
             let put = turn.with_shared_counter(as_name(name), |counter| counter.prepare_body_put(which));
             turn.finish();
             let Ok(Some(put)) = put else { break };
-            let end = self.inner.journal.reserved();
-            if self.inner.commit_until(Wait { written: end, synced: end }).await.is_err()
+            let end = self.core.journal.reserved();
+            if self.core.commit_until(Wait { written: end, synced: end }).await.is_err()
                 || !self.link.may_put(self.elapsed())
                 || !self.may_send(now)
             {
@@ -697,7 +687,7 @@ impl Sharing<'_> {
             metrics.pages.fetch_add(put.pages.len() as u64, Sync::Relaxed);
             metrics.pages_bytes.fetch_add(bytes as u64, Sync::Relaxed);
             pages += put.pages.len().max(1);
-            let mut turn = Turn::new(self.inner);
+            let mut turn = Turn::new(self.core);
             let outcome = turn.with_shared_counter(as_name(name), |counter| counter.on_body_verdict(&put, &verdict));
             turn.finish();
             let Ok((again, follow_up)) = outcome else { break };

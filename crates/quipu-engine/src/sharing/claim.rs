@@ -26,36 +26,21 @@
 //!
 //! Not here: claims that the store has lost (`restore`).
 
-use std::time::Duration;
-
 use quipu_model::shared::claim::forget_at;
-use quipu_model::shared::{Claim, ClaimEnd, ClaimEndVerdict, ClaimToken, ClaimVerdict};
-use quipu_model::{Command, Identity, NameBuf, Refusal, Reply, StoreError, Writer};
+use quipu_model::shared::{Claim, ClaimEnd, ClaimEndVerdict, ClaimVerdict};
+use quipu_model::{Command, Identity, Refusal, Reply, StoreError, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::settle::as_name;
 use super::{Sharing, StoreLink};
 use crate::base::sync::{Arc, lock};
+use crate::core::load::{Load, LoadJob, LoadOutcome, TokenAdd};
 use crate::execute::turn::Turn;
 use crate::journal::claim_record::ClaimRecord;
-use crate::seal::load::{Load, LoadJob, LoadOutcome};
 
 /// Immediate tries of a call with unknown outcome. After them the client gets an unknown outcome,
 /// or the end of the claim is left to the restoration of claims.
 const CALL_TRIES: usize = 3;
-
-/// An add with a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenAdd {
-    /// Its token: the key of an [`Identity`].
-    pub token: ClaimToken,
-    /// Name of the counter.
-    pub name: NameBuf,
-    /// The amount to add.
-    pub delta: i64,
-    /// Time for which the token is remembered.
-    pub window: Duration,
-}
 
 /// An attempt in progress in this process. An attempt of this node that is not in progress has
 /// ended.
@@ -83,7 +68,7 @@ impl Drop for LiveAttempt<'_> {
 impl Sharing<'_> {
     /// Executes one add with a token; returns the number of adds.
     pub async fn claim(self) -> usize {
-        let Some(job) = self.inner.loads.take_claim() else { return 0 };
+        let Some(job) = self.core.loads.take_claim() else { return 0 };
         let Some(token_add) = job.once().cloned() else { return 0 };
         // Dropped half-way, its outcome is unknown.
         let mut notifier = ClaimNotifier { job, loaded: LoadOutcome::Unknown };
@@ -103,8 +88,8 @@ impl Sharing<'_> {
             return store_down;
         }
         let Ok(at) = self.link.store.clock().await else { return store_down };
-        let times = (at, self.inner.now());
-        if let Err(refusal) = self.inner.tokens.check_store_time(&identity, times, token_add.window) {
+        let times = (at, self.core.now());
+        if let Err(refusal) = self.core.tokens.check_store_time(&identity, times, token_add.window) {
             return LoadOutcome::Refused(refusal);
         }
         if !self.may_claim(&identity) {
@@ -165,11 +150,11 @@ impl Sharing<'_> {
     /// The reply of an add that this node has applied, once it is as durable as its namespace
     /// demands.
     async fn find_applied(&self, token_add: &TokenAdd, identity: &Identity<'_>) -> Option<LoadOutcome> {
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let found = turn.find_applied(identity, &token_add.command());
         let wait = turn.finish();
         let reply = found?;
-        Some(match (self.inner.commit_until(wait).await, reply) {
+        Some(match (self.core.commit_until(wait).await, reply) {
             (Err(_), _) => LoadOutcome::Unknown,
             (Ok(()), Reply::Refused(refusal)) => LoadOutcome::Refused(refusal),
             (Ok(()), reply) => LoadOutcome::reply(reply),
@@ -217,12 +202,12 @@ impl Sharing<'_> {
         record: &ClaimRecord,
     ) -> Result<i64, Option<Refusal>> {
         for _ in 0..CALL_TRIES {
-            let mut turn = Turn::new(self.inner);
+            let mut turn = Turn::new(self.core);
             let ran = turn.run_claimed(identity, &token_add.command(), record);
             let wait = turn.finish();
             match ran {
                 Ok(Reply::Integer(value)) => {
-                    return self.inner.commit_until(wait).await.map(|()| value).map_err(|_| None);
+                    return self.core.commit_until(wait).await.map(|()| value).map_err(|_| None);
                 }
                 Ok(Reply::Refused(refusal)) => return Err(Some(refusal)),
                 Ok(_) => return Err(None),
@@ -243,7 +228,7 @@ impl Sharing<'_> {
             Load::Names(names) => {
                 for name in &names {
                     // A later read of the counter reports the error.
-                    let _ = self.inner.loads.load_counter(self.inner, name);
+                    let _ = self.core.load_counter(name);
                 }
             }
             _ => {}
@@ -280,6 +265,10 @@ impl TokenAdd {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use quipu_model::shared::ClaimToken;
+
     use super::*;
 
     #[test]

@@ -22,15 +22,15 @@ use super::settle::as_name;
 use super::{ResidencyPin, Sharing};
 use crate::base::sync::{Ordering, lock};
 use crate::bodies::own_cells::OwnCell;
+use crate::core::load::LoadOutcome;
 use crate::execute::turn::Turn;
-use crate::seal::load::LoadOutcome;
 use crate::table::Residency;
 
 /// Rows fetched at once: enough to hide the round trip to the store, few enough not to load it.
 const ROWS_MAX: usize = 64;
 
 /// Most counters queued to be refreshed ahead of a read.
-pub(super) const REFRESH_QUEUE_MAX: usize = 4_096;
+pub(crate) const REFRESH_QUEUE_MAX: usize = 4_096;
 
 /// Outcome of a read row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Sharing<'_> {
         if !self.link.may_call("read", self.elapsed()) {
             return 0;
         }
-        let mut names: BTreeSet<NameBuf> = self.inner.loads.awaited_rows();
+        let mut names: BTreeSet<NameBuf> = self.core.loads.awaited_rows();
         {
             let mut queue = lock(&self.link.refresh_queue);
             while let Some(name) = (names.len() < ROWS_MAX).then(|| queue.pop_first()).flatten() {
@@ -89,7 +89,7 @@ impl Sharing<'_> {
                 return None;
             }
         };
-        let _pin = ResidencyPin::acquire(self.inner, name);
+        let _pin = ResidencyPin::acquire(self.core, name);
         let fetched = self.read_with_bodies(name).await;
         let is_read = fetched.is_ok();
         match fetched {
@@ -101,7 +101,7 @@ impl Sharing<'_> {
             // before that serve time has run out.
             Err(_) => self.serve_one_stale(name, self.elapsed() + self.link.options.fetch_wait),
         }
-        for job in self.inner.loads.take_landed_rows(name, asked_at) {
+        for job in self.core.loads.take_landed_rows(name, asked_at) {
             job.finish_fetched();
         }
         Some(is_read)
@@ -110,7 +110,7 @@ impl Sharing<'_> {
     /// Reads the row of a counter, with its bodies if it is a sketch.
     async fn read_with_bodies(&self, name: &NameBuf) -> Result<(FetchedRow, RowBodies), StoreError> {
         let is_sketch = {
-            let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
+            let (table, hash) = (&self.core.table, self.core.table.hash(name));
             let shard = table.lock(table.shard_of(hash));
             shard.body(name).is_some() || shard.own_bodies().contains(name)
         };
@@ -121,13 +121,13 @@ impl Sharing<'_> {
             }
         }
         let fetched = self.link.store.read_bodies(as_name(name)).await?;
-        let row_bodies = RowBodies::from_store(&fetched, self.link.node, &self.inner.sketch_key);
+        let row_bodies = RowBodies::from_store(&fetched, self.link.node, &self.core.sketch_key);
         Ok((fetched.row, row_bodies))
     }
 
     /// Makes sure that the table knows a counter; returns the generation of its state.
     pub(super) fn ensure_known(&self, name: &NameBuf) -> Result<u32, Refusal> {
-        let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
+        let (table, hash) = (&self.core.table, self.core.table.hash(name));
         {
             let mut shard = table.lock(table.shard_of(hash));
             if shard.find(hash, name) == Residency::Absent && shard.own_cells(hash, name).is_none() {
@@ -138,7 +138,7 @@ impl Sharing<'_> {
             }
         }
         // A counter from before the shared store: its ownership is journaled first.
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let known = turn.with_shared_counter(as_name(name), |counter| counter.own_cells.generation);
         turn.finish();
         known
@@ -155,7 +155,7 @@ impl Sharing<'_> {
         known: u32,
     ) -> RowOutcome {
         let now = self.elapsed();
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let authority = |incarnation| self.authority(incarnation, now);
         let (body_bytes, at) = (row_bodies.map_or(0, RowBodies::own_bytes_max), fetched.at);
         let fetched = turn.with_shared_counter_body(as_name(name), body_bytes, |counter| {
@@ -181,7 +181,7 @@ impl Sharing<'_> {
 
     /// Ends all waits for this row: there is none.
     fn reject_waiters(&self, name: &NameBuf, loaded: &LoadOutcome) {
-        for job in self.inner.loads.take_rows(name) {
+        for job in self.core.loads.take_rows(name) {
             job.finish(loaded.clone());
         }
     }

@@ -55,7 +55,7 @@ pub enum StoreHealth {
 
 /// State of the probes.
 #[derive(Default)]
-pub(super) struct Probe {
+pub(crate) struct Probe {
     /// Start of the probe in progress.
     asked_at: Option<Duration>,
     was_answered: bool,
@@ -67,7 +67,7 @@ pub(super) struct Probe {
 
 /// Whether the store's registry has room for this node.
 #[derive(Default)]
-pub(super) struct RegistryRoom {
+pub(crate) struct RegistryRoom {
     /// Times at which it was found full, the first and the last.
     full: Option<(Duration, Duration)>,
     warned_at: Option<Duration>,

@@ -319,7 +319,7 @@ impl Sharing<'_> {
             // holds or held.
             if let Some(next) = known.and_then(|known| self.next_registration(Some(known), incarnation, false, at).ok())
             {
-                if self.register(known, &next).await? && self.inner.journal.record_incarnation(incarnation).is_ok() {
+                if self.register(known, &next).await? && self.core.journal.record_incarnation(incarnation).is_ok() {
                     self.begin_incarnation(incarnation, &next, asked_at);
                 }
                 return Ok(());
@@ -547,14 +547,14 @@ impl Sharing<'_> {
     /// Returns true if the store may have forgotten an incarnation in good order, rather than never
     /// known it.
     fn may_have_forgotten(&self, incarnation: Incarnation, at: Millis) -> bool {
-        let joined = lock(&self.inner.joined).get(&incarnation).copied();
+        let joined = lock(&self.core.joined).get(&incarnation).copied();
         self.is_long_ago(joined, at)
     }
 
     /// Returns true if the store may have removed the registration of a retiring incarnation in
     /// good order.
     pub(super) fn may_have_removed(&self, incarnation: Incarnation, at: Millis) -> bool {
-        let joined = lock(&self.inner.joined).get(&incarnation).copied();
+        let joined = lock(&self.core.joined).get(&incarnation).copied();
         let grace = millis(self.link.options.grace);
         joined.is_none_or(|joined| joined.0.saturating_add(grace + grace / 2) <= at.0)
     }
@@ -567,11 +567,11 @@ impl Sharing<'_> {
         let ours = registrations.iter().filter(|registration| registration.writer.node == self.link.node);
         for &Registration { writer, stage, .. } in ours {
             let live_until = self.live_until(stage, at);
-            let joined = lock(&self.inner.joined).get(&writer.incarnation).copied();
+            let joined = lock(&self.core.joined).get(&writer.incarnation).copied();
             if joined.is_some_and(|joined| joined.0.saturating_add(every) <= live_until.0)
                 && self.write_entry(&Entry::Joined { writer, at: live_until }).await
             {
-                lock(&self.inner.joined).insert(writer.incarnation, live_until);
+                lock(&self.core.joined).insert(writer.incarnation, live_until);
             }
         }
     }
@@ -606,7 +606,7 @@ impl Sharing<'_> {
         if let Some(known) = known.filter(|known| known.holder == Some(self.link.holder)) {
             let released = known.released();
             // Journaled first: a restart must recognise the registration.
-            if self.inner.journal.record_released(released.version as u32).is_ok() {
+            if self.core.journal.record_released(released.version as u32).is_ok() {
                 let _ = self.register(Some(known), &released).await;
             }
         }
@@ -616,7 +616,7 @@ impl Sharing<'_> {
     /// Draws the next incarnation and makes it durable; false if the journal has no room now.
     async fn draw_incarnation(&self) -> bool {
         let drawn = Incarnation(self.link.random());
-        let noted = self.inner.journal.record_incarnation(drawn).is_ok();
+        let noted = self.core.journal.record_incarnation(drawn).is_ok();
         if !noted || !self.write_entry(&Entry::Start { writer: self.writer(drawn) }).await {
             return false;
         }
@@ -642,24 +642,24 @@ impl Sharing<'_> {
     /// cell of the incarnation. Without it, a start after the store has forgotten the incarnation
     /// would take it for an unregistered one.
     async fn journal_join(&self, incarnation: Incarnation, at: Millis) -> bool {
-        if lock(&self.inner.joined).contains_key(&incarnation) {
+        if lock(&self.core.joined).contains_key(&incarnation) {
             return true;
         }
         // In memory before it is in the journal: a seal in between must not miss it.
-        lock(&self.inner.joined).insert(incarnation, at);
+        lock(&self.core.joined).insert(incarnation, at);
         let written = self.write_entry(&Entry::Joined { writer: self.writer(incarnation), at }).await;
         if !written {
-            lock(&self.inner.joined).remove(&incarnation);
+            lock(&self.core.joined).remove(&incarnation);
         }
         written
     }
 
     async fn write_entry(&self, entry: &Entry<'_>) -> bool {
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let noted = turn.journal_entry(entry).is_ok();
         turn.finish();
-        let end = self.inner.journal.reserved();
-        noted && self.inner.commit_until(Wait { written: end, synced: end }).await.is_ok()
+        let end = self.core.journal.reserved();
+        noted && self.core.commit_until(Wait { written: end, synced: end }).await.is_ok()
     }
 
     /// Continues as this incarnation.

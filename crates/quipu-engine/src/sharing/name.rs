@@ -20,7 +20,7 @@ const RETRY_EVERY: Duration = Duration::from_secs(60);
 
 /// The name, and the time of its next publication.
 #[derive(Default)]
-pub(super) struct NodeName {
+pub(crate) struct NodeName {
     name: Option<String>,
     /// The writer of the last publication, and the number of detected losses at that time.
     published: Option<(Incarnation, u64)>,

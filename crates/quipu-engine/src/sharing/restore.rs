@@ -27,7 +27,7 @@ use crate::tokens::TokenKey;
 
 /// State of the restoration of claims.
 #[derive(Default)]
-pub(super) struct ClaimRestoration {
+pub(crate) struct ClaimRestoration {
     /// Tokens to put back, the newest last.
     queue: Vec<TokenKey>,
     /// Tokens of the call in progress; they return to the queue if its round is dropped.
@@ -51,7 +51,7 @@ struct StoreLoss {
 
 /// The store's history, as far as this node knows it.
 #[derive(Default)]
-pub(super) struct KnownHistory {
+pub(crate) struct KnownHistory {
     /// The last history read.
     last: Option<History>,
     /// True if a call was refused since because the history changed.
@@ -60,7 +60,7 @@ pub(super) struct KnownHistory {
 
 impl StoreLink {
     /// Requests a read of the history if it was the reason for a refused call.
-    pub(super) fn record_history_change(&self, error: &StoreError) {
+    pub(crate) fn record_history_change(&self, error: &StoreError) {
         if matches!(error, StoreError::HistoryChanged { .. }) {
             lock(&self.history).has_changed = true;
         }
@@ -125,7 +125,7 @@ impl Sharing<'_> {
 
     /// Queues a claim after the store did not record its end.
     pub(super) fn queue_claim(&self, identity: &Identity<'_>) {
-        lock(&self.link.restoration).queue.push(self.inner.tokens.key(identity));
+        lock(&self.link.restoration).queue.push(self.core.tokens.key(identity));
     }
 
     /// Puts back one batch of claims; returns their number.
@@ -175,8 +175,8 @@ impl Sharing<'_> {
             return Ok(());
         }
         let not_applied = |source| StoreError::NotApplied { call: quipu_model::StoreCall::RestoreClaims, source };
-        let end = self.inner.journal.reserved();
-        if self.inner.commit_until(Wait { written: end, synced: end }).await.is_err() {
+        let end = self.core.journal.reserved();
+        if self.core.commit_until(Wait { written: end, synced: end }).await.is_err() {
             return Err(not_applied("the journal has failed".into()));
         }
         if !self.link.may_put(self.elapsed()) {
@@ -204,7 +204,7 @@ impl Sharing<'_> {
 
     /// The claim of a token that this node has applied.
     fn claim_for(&self, key: TokenKey) -> Option<Claim> {
-        let table = &self.inner.table;
+        let table = &self.core.table;
         let shard = table.lock(table.shard_of(key.hash()));
         let applied = shard.tokens().token(key)?;
         let StoredReply::Integer(value) = applied.outcome else { return None };
@@ -213,7 +213,7 @@ impl Sharing<'_> {
 
     /// All tokens that this node has applied under a claim, the newest last.
     fn claimed_tokens(&self) -> Vec<TokenKey> {
-        let table = &self.inner.table;
+        let table = &self.core.table;
         let mut claimed = Vec::new();
         for index in 0..table.shard_count() {
             claimed.extend(table.lock(index).tokens().claimed_tokens());

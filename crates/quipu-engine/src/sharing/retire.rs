@@ -28,7 +28,7 @@ const PAGE_NAMES: usize = 64;
 const TRIES_MAX: usize = 16;
 
 /// A walk over all rows for one writer.
-pub(super) struct RetirementWalk {
+pub(crate) struct RetirementWalk {
     registration: Registration,
     folds: bool,
     cursor: Option<Cursor>,
@@ -178,7 +178,7 @@ impl Sharing<'_> {
     /// Merges the body of a writer into the folded body; returns their number. A body that cannot
     /// be merged stays and still counts.
     async fn fold_body(&self, name: Name<'_>, writer: Writer) -> Result<i64, StoreError> {
-        let (store, key) = (&self.link.store, &self.inner.sketch_key);
+        let (store, key) = (&self.link.store, &self.core.sketch_key);
         let has_body =
             |fetched: &FetchedRow| fetched.snapshot.cells.keys().any(|id| id.writer == writer && is_body_cell(id));
         for _ in 0..TRIES_MAX {

@@ -21,10 +21,11 @@ use quipu_model::{Incarnation, Name, NameBuf, PUTS_MAX, PutResult};
 use super::health::describe_causes;
 use super::lease::Succession;
 use super::shared_counter::{Authority, FollowUp};
-use super::{BACKOFF_MAX, BACKOFF_MIN, ResidencyPin, Sharing, jittered};
+use super::{ResidencyPin, Sharing, jittered};
 use crate::base::failpoint::step;
 use crate::base::sync::{Ordering, lock};
 use crate::bodies::own_cells::OwnCell;
+use crate::core::store_link::{BACKOFF_MAX, BACKOFF_MIN};
 use crate::execute::turn::Turn;
 use crate::journal::Wait;
 use crate::table::unsettled::UnsettledEntry;
@@ -42,7 +43,7 @@ const FAILURE_LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Rate limit of the log lines about failing counters.
 #[derive(Default)]
-pub(super) struct FailureLog {
+pub(crate) struct FailureLog {
     began: Option<Duration>,
     logged: u32,
     unlogged: u64,
@@ -86,8 +87,8 @@ impl<'e> Sharing<'e> {
         if batch.puts.is_empty() {
             return bodies;
         }
-        let end = self.inner.journal.reserved();
-        if self.inner.commit_until(Wait { written: end, synced: end }).await.is_err() {
+        let end = self.core.journal.reserved();
+        if self.core.commit_until(Wait { written: end, synced: end }).await.is_err() {
             return 0;
         }
         // The disk may have taken longer than the lease. After a long suspension the node may have
@@ -158,7 +159,7 @@ impl<'e> Sharing<'e> {
 
     /// Collects the due cells, shard by shard.
     fn collect_due(&self, now: Duration) -> SettleBatch<'e> {
-        let table = &self.inner.table;
+        let table = &self.core.table;
         let mut batch = SettleBatch { puts: Vec::new(), bodies: Vec::new(), _pins: Vec::new() };
         // A random first shard, in case there are more due cells than one put takes.
         let first = self.link.random() as usize % table.shard_count();
@@ -183,14 +184,14 @@ impl<'e> Sharing<'e> {
     /// Makes sure that a due counter is in memory, and that its cells are doubted if an audit pass
     /// waits for it.
     fn ensure_ready(&self, name: &NameBuf, entry: UnsettledEntry) -> bool {
-        let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
+        let (table, hash) = (&self.core.table, self.core.table.hash(name));
         if !table.lock(table.shard_of(hash)).has_slot(hash, name) {
-            if self.inner.memory_is_full() {
+            if self.core.memory_is_full() {
                 // It must not block others that are in memory.
                 self.requeue(name);
                 return false;
             }
-            if let Err(error) = self.inner.loads.load_counter(self.inner, name) {
+            if let Err(error) = self.core.load_counter(name) {
                 self.postpone(name, &error);
                 return false;
             }
@@ -207,7 +208,7 @@ impl<'e> Sharing<'e> {
 
     fn collect_one(&self, name: NameBuf, now: Duration, batch: &mut SettleBatch<'e>) {
         let (node, present) = (self.link.node, self.link.incarnation());
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let due_cells = turn.with_shared_counter(as_name(&name), |counter| {
             let (mut lapsed, mut late, mut body) = (false, false, false);
             let mut puts = Vec::new();
@@ -240,7 +241,7 @@ impl<'e> Sharing<'e> {
             self.link.queue_refresh(&name);
         }
         let fits = batch.puts.len() + puts.len() <= PUTS_MAX;
-        match ResidencyPin::acquire(self.inner, &name).filter(|_| fits && !puts.is_empty()) {
+        match ResidencyPin::acquire(self.core, &name).filter(|_| fits && !puts.is_empty()) {
             Some(pin) => {
                 batch._pins.push(pin);
                 batch.puts.extend(puts.into_iter().map(|put| (name.clone(), put)));
@@ -261,7 +262,7 @@ impl<'e> Sharing<'e> {
         if matches!(verdict, Verdict::Behind { epoch, .. } if *epoch < put.epoch) {
             self.log_drift(name);
         }
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let follow_up = turn.with_shared_counter(as_name(name), |counter| {
             counter.on_verdict(put, verdict, &|incarnation| self.authority(incarnation, now))
         });
@@ -350,12 +351,12 @@ impl<'e> Sharing<'e> {
     }
 
     fn next_turn(&self, name: &NameBuf) -> Duration {
-        self.elapsed() + self.inner.namespaces.current().policy(as_name(name)).share.settle_every
+        self.elapsed() + self.core.namespaces.current().policy(as_name(name)).share.settle_every
     }
 
     /// Updates a counter's entry in the list of the unsettled; a settled one is removed.
     fn update_unsettled(&self, name: &NameBuf, update: impl FnOnce(Option<UnsettledEntry>) -> UnsettledEntry) {
-        let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
+        let (table, hash) = (&self.core.table, self.core.table.hash(name));
         let mut shard = table.lock(table.shard_of(hash));
         // A cell that waits for authority over its incarnation is listed by the audit that follows.
         let present = self.link.incarnation();
@@ -386,18 +387,18 @@ impl<'e> Sharing<'e> {
     /// Ends waits that have lasted long enough: these commands get the known value.
     pub fn serve_stale(self) -> usize {
         let now = self.elapsed();
-        let late = self.inner.loads.take_late_rows(now, self.link.options.fetch_wait);
+        let late = self.core.loads.take_late_rows(now, self.link.options.fetch_wait);
         for job in &late {
             for name in job.rows() {
                 self.serve_one_stale(name, now + self.link.options.fetch_wait);
             }
-            job.finish(crate::seal::load::LoadOutcome::Retry);
+            job.finish(crate::core::load::LoadOutcome::Retry);
         }
         late.len()
     }
 
     pub(super) fn serve_one_stale(&self, name: &NameBuf, until: Duration) {
-        let (table, hash) = (&self.inner.table, self.inner.table.hash(name));
+        let (table, hash) = (&self.core.table, self.core.table.hash(name));
         if let Some(own_cells) = table.lock(table.shard_of(hash)).own_cells(hash, name) {
             own_cells.serve_stale_until = Some(until);
         }

@@ -22,14 +22,15 @@ use quipu_model::{Incarnation, NameBuf, Refusal, Reply, StoreError};
 
 use super::fetch::RowOutcome;
 use super::settle::as_name;
-use super::shared_counter::{Authority, SharedCounter};
+use super::shared_counter::Authority;
 use super::{ResidencyPin, Sharing, jittered};
+use crate::apply::shared_counter::SharedCounter;
 use crate::base::failpoint::step;
 use crate::base::sync::{Arc, Ordering, lock};
 use crate::bodies::own_cells::OwnCell;
+use crate::core::load::{LoadJob, LoadOutcome, Swap};
 use crate::execute::turn::Turn;
 use crate::journal::Wait;
-use crate::seal::load::{LoadJob, LoadOutcome};
 
 /// Delay before the retry of an overtaken swap; it grows with each try.
 const RETRY_MIN: Duration = Duration::from_millis(1);
@@ -38,17 +39,8 @@ const RETRY_MAX: Duration = Duration::from_millis(100);
 /// Most swaps sent in one round before others get their turn.
 const TRIES_MAX: usize = 8;
 
-/// A change that needs the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Swap {
-    /// Names of the counters; several only for a delete.
-    pub names: Vec<NameBuf>,
-    /// The change.
-    pub change: Change,
-}
-
 /// A pending swap.
-pub(super) struct PendingSwap {
+pub(crate) struct PendingSwap {
     /// The waiting command; none for a deferred repair.
     job: Option<Arc<LoadJob>>,
     /// Names still to do, the last first.
@@ -64,7 +56,7 @@ pub(super) struct PendingSwap {
 }
 
 /// A swap that was sent and may have been carried out.
-struct SwapInFlight {
+pub(crate) struct SwapInFlight {
     attempt: SwapAttempt,
     computed: SwapPlan,
     /// Time of the row's read, by the store's clock.
@@ -125,7 +117,7 @@ impl Sharing<'_> {
     fn take_jobs(&self) {
         let now = self.elapsed();
         let mut swaps = lock(&self.link.swaps);
-        for job in self.inner.loads.take_swaps() {
+        for job in self.core.loads.take_swaps() {
             let Some(Swap { names, change }) = job.swap().cloned() else { continue };
             let names = names.into_iter().rev().collect();
             let deadline = now + self.link.options.swap_wait;
@@ -226,12 +218,12 @@ impl Sharing<'_> {
             Ok(generation) => generation,
             Err(Refusal::AtRest { .. }) => {
                 // This thread loads it: no worker waits for it.
-                let loading = self.inner.loads.load_counter(self.inner, name);
+                let loading = self.core.load_counter(name);
                 return Ok(loading.err().map(|error| SwapStep::Refused(Refusal::AtRest { reason: error.to_string() })));
             }
             Err(refusal) => return Ok(Some(SwapStep::Refused(refusal))),
         };
-        let _pin = ResidencyPin::acquire(self.inner, name);
+        let _pin = ResidencyPin::acquire(self.core, name);
         if pending.change.is_some() && pending.in_flight.is_none() {
             // This node's observations in a sketch reach the store before the change takes it.
             self.settle_body(name).await?;
@@ -272,8 +264,8 @@ impl Sharing<'_> {
             Ok(None) => return Ok(Some(SwapStep::Done(Reply::Ok))),
             Err(_) => return Ok(Some(SwapStep::Retry)),
         };
-        let end = self.inner.journal.reserved();
-        if self.inner.commit_until(Wait { written: end, synced: end }).await.is_err() {
+        let end = self.core.journal.reserved();
+        if self.core.commit_until(Wait { written: end, synced: end }).await.is_err() {
             return Ok(Some(SwapStep::Retry));
         }
         if !self.link.may_put(self.elapsed()) {
@@ -345,7 +337,7 @@ impl Sharing<'_> {
         // mentioned the swap first.
         let mut outcome = self.apply_row(name, fetched, None, asked_at, generation);
         if outcome == RowOutcome::Missed {
-            let mut turn = Turn::new(self.inner);
+            let mut turn = Turn::new(self.core);
             let behind = turn.with_shared_counter(as_name(name), |counter| {
                 let present = counter.incarnation;
                 let newer = |cell: &OwnCell| cell.incarnation == present && cell.own.epoch > fetched.snapshot.epoch;
@@ -358,7 +350,7 @@ impl Sharing<'_> {
         }
         if outcome == RowOutcome::Missed {
             // The shown value is from before.
-            let mut turn = Turn::new(self.inner);
+            let mut turn = Turn::new(self.core);
             let _ = turn.with_shared_counter(as_name(name), |counter| counter.own_cells.invalidate_row());
             turn.finish();
         }
@@ -375,7 +367,7 @@ impl Sharing<'_> {
     ) -> Result<Option<(Vec<Put>, Change)>, Refusal> {
         let now = self.elapsed();
         let (node, present) = (self.link.node, self.link.incarnation());
-        let mut turn = Turn::new(self.inner);
+        let mut turn = Turn::new(self.core);
         let prepared = turn.with_shared_counter(as_name(name), |counter| {
             // A reply includes every add that this node has acknowledged. A repair has no reply,
             // and may move the row to a later epoch. That would end merged cells with the earlier

@@ -15,6 +15,7 @@
 //! - `unsettled` holds the names with own cells that a shared store has not confirmed; it remembers
 //!   some of those evicted before that, and a walk finds the others.
 
+mod census;
 pub(crate) mod lanes;
 pub(crate) mod locks;
 pub(crate) mod sampler;
@@ -34,12 +35,12 @@ use self::sampler::EventSampler;
 use self::slots::prefetch::prefetch_two;
 use self::slots::{RemovedSlot, SHORT_BYTES_MAX, SlotFlag, SlotTable, SpareChunks};
 use self::unsettled::{UnsettledEntry, UnsettledNames};
-use crate::apply::bodies::is_idempotent;
 use crate::base::sync::{Arc, AtomicI64, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::bodies::body_map::{Body, BodyMap};
 use crate::bodies::own_bodies::OwnBodies;
 use crate::bodies::own_cells::OwnCells;
 use crate::bodies::stored_page::StoredPage;
+use crate::bodies::together::is_idempotent;
 use crate::journal::format::{PackedEdits, Position};
 use crate::tokens::TokenIndex;
 

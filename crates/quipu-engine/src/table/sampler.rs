@@ -20,7 +20,7 @@ pub struct EventSampler {
 }
 
 /// The delta of a sampled add to a count of this value, at a rate of one in `p`. Outer `None`: the
-/// add overflows; this does not depend on the random draw, which then is not made. Inner `None`: no
+/// add overflows; this does not depend on the random draw, which then is not made. Core `None`: no
 /// event is taken.
 pub fn sampled_delta(sampler: &mut EventSampler, p: u32, value: i64, delta: i64) -> Option<Option<i64>> {
     // At most one more event is taken than there are whole p.

@@ -20,6 +20,7 @@ use quipu_model::{
 
 use super::*;
 use crate::journal::claim_record::ClaimRecord;
+use crate::journal::stored_outcome::{put_outcome, take_outcome};
 
 /// The secret of the directory that the pinned keys and digests belong to.
 const SEED: u64 = 0x0123_4567_89ab_cdef;
@@ -190,8 +191,8 @@ fn sketch_commands() -> Vec<(String, SketchCommand<'static>)> {
         ];
         for command in timed {
             row(label, command.clone());
-            let inner = format!("{} {label}", sketch_command_label(&command));
-            row(&inner, SketchCommand::At { at: Millis(1_780_000_000_000), command: Box::new(command) });
+            let core = format!("{} {label}", sketch_command_label(&command));
+            row(&core, SketchCommand::At { at: Millis(1_780_000_000_000), command: Box::new(command) });
         }
         row(label, SketchCommand::CountUnique { names: vec![one], dialect });
         row(label, SketchCommand::MergeUnique { names: vec![one, two], dialect });

@@ -29,10 +29,11 @@ use quipu_model::token::{TokenAge, append_payload, forget_at, token_age};
 use quipu_model::{Command, Identity, IdentityItem, Millis, Refusal};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-pub use self::token_index::{AppliedToken, LastSequence, TokenIndex, TokenKey};
-pub(crate) use self::token_record::{TokenRecord, is_token_key, put_outcome, take_outcome};
+pub use self::token_index::{AppliedToken, LastSequence, TokenIndex};
+pub(crate) use self::token_record::{TokenRecord, is_token_key};
 use crate::base::options::Options;
 use crate::base::sync::{AtomicU64, Ordering};
+pub use crate::journal::token_key::TokenKey;
 
 /// State that the tokens of all shards share.
 pub struct Tokens {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use quipu_engine::Turn;
+use quipu_engine::{NotRun, Turn};
 use quipu_model::{Command, Freshness, Name, Reply};
 use quipu_protocol::command::{ClientCommand, ConfigCommand, ConnectionCommand, Hello, HotKeysCommand, describe, help};
 use quipu_protocol::{RespVersion, RespWriter};
@@ -157,8 +157,9 @@ fn read(
     let reading = match session.take_loaded(turn) {
         Some(Reply::Refused(refusal)) => Err(refusal),
         _ => match turn.reading(name, freshness) {
-            Ok(reading) => reading,
-            Err(load) => return TurnEnd::Load(load.into()),
+            Ok(reading) => Ok(reading),
+            Err(NotRun::Refused(refusal)) => Err(refusal),
+            Err(NotRun::Load(load)) => return TurnEnd::Load(load.into()),
         },
     };
     let mut writer = RespWriter::new(out, session.state.version);
@@ -177,8 +178,9 @@ fn dump(session: &mut Session, name: Name<'_>, turn: &mut Turn<'_>, out: &mut Ve
     let dump = match session.take_loaded(turn) {
         Some(Reply::Refused(refusal)) => Err(refusal),
         _ => match turn.dump(name) {
-            Ok(dump) => dump,
-            Err(load) => return TurnEnd::Load(load.into()),
+            Ok(dump) => Ok(dump),
+            Err(NotRun::Refused(refusal)) => Err(refusal),
+            Err(NotRun::Load(load)) => return TurnEnd::Load(load.into()),
         },
     };
     let mut writer = RespWriter::new(out, session.state.version);

@@ -16,7 +16,7 @@ use axum::extract::{Request, State};
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
-use quipu_engine::{Load, Turn};
+use quipu_engine::{NotRun, Turn};
 use quipu_model::{Command, Freshness, Reading, Refusal, Reply};
 use quipu_protocol::json::{self, BatchItem, BatchOp};
 use serde_json::value::RawValue;
@@ -196,7 +196,11 @@ async fn run_items(
     while outcomes.len() < items.len() {
         let result = execute::run_with_loads(&state.server, |turn| {
             while let Some(item) = items.get(outcomes.len()) {
-                outcomes.push(run_item(turn, item)?);
+                match run_item(turn, item) {
+                    Ok(result) => outcomes.push(Ok(result)),
+                    Err(NotRun::Refused(refusal)) => outcomes.push(Err(refusal)),
+                    Err(load) => return Err(load),
+                }
             }
             Ok(())
         })
@@ -219,14 +223,14 @@ async fn run_items(
     Ok(())
 }
 
-fn run_item(turn: &mut Turn<'_>, item: &CheckedItem) -> Result<Result<ItemResult, Refusal>, Load> {
+fn run_item(turn: &mut Turn<'_>, item: &CheckedItem) -> Result<ItemResult, NotRun> {
     if item.op == BatchOp::Read {
-        return Ok(turn.reading(checked_name(&item.name), Freshness::Usual)?.map(ItemResult::Reading));
+        return turn.reading(checked_name(&item.name), Freshness::Usual).map(ItemResult::Reading);
     }
-    Ok(match execute::run_in_turn(turn, item.token.as_ref(), &item.command())? {
-        Reply::Refused(refusal) => Err(refusal),
+    match execute::run_in_turn(turn, item.token.as_ref(), &item.command())? {
+        Reply::Refused(refusal) => Err(refusal.into()),
         reply => Ok(ItemResult::Reply(reply)),
-    })
+    }
 }
 
 /// Writes a result: an object with a status, and the fields of a single request's reply or problem.

@@ -9,7 +9,7 @@
 //! - A request that needs evicted counters, or rows of a shared store, waits alone.
 //! - A turn lives within one step, never across an await.
 
-use quipu_engine::{Load, LoadOutcome, Turn, Wait};
+use quipu_engine::{Load, LoadOutcome, NotRun, Turn, Wait};
 use quipu_model::{Command, Freshness, Name, Reading, Reply};
 
 use super::problem::RequestFailure;
@@ -28,7 +28,7 @@ pub(super) async fn execute_once(
     command: &Command<'_>,
 ) -> Result<Reply, RequestFailure> {
     server.hot_keys.record_command(command, server.engine.now());
-    match run_with_loads(server, |turn| run_in_turn(turn, token, command)).await? {
+    match run_with_loads(server, |turn| Ok(run_in_turn(turn, token, command)?)).await? {
         StepOutcome::Completed(Reply::Refused(refusal)) | StepOutcome::Loaded(Reply::Refused(refusal)) => {
             Err(refusal.into())
         }
@@ -55,7 +55,7 @@ pub(super) async fn read_counter(
     freshness: Freshness,
 ) -> Result<Reading, RequestFailure> {
     match run_with_loads(server, |turn| turn.reading(name, freshness)).await? {
-        StepOutcome::Completed(reading) => Ok(reading?),
+        StepOutcome::Completed(reading) => Ok(reading),
         StepOutcome::Loaded(reply) => unreachable!("what is loaded for a reading has no reply of its own: {reply:?}"),
     }
 }
@@ -71,7 +71,7 @@ pub(super) enum StepOutcome<T> {
 /// Takes turns until a step needs no more loads, and commits.
 pub(super) async fn run_with_loads<T>(
     server: &ServerState,
-    mut step: impl FnMut(&mut Turn<'_>) -> Result<T, Load>,
+    mut step: impl FnMut(&mut Turn<'_>) -> Result<T, NotRun>,
 ) -> Result<StepOutcome<T>, RequestFailure> {
     let mut rows_since = None;
     loop {
@@ -88,7 +88,12 @@ pub(super) async fn run_with_loads<T>(
                 commit(server, wait).await?;
                 return Ok(StepOutcome::Completed(value));
             }
-            Err(load) => load,
+            Err(NotRun::Refused(refusal)) => {
+                // The refusal shows the counter's state, which must be durable.
+                commit(server, wait).await?;
+                return Err(refusal.into());
+            }
+            Err(NotRun::Load(load)) => load,
         };
         // The step may have applied something before the missing load; a later reply reports it.
         commit(server, wait).await?;

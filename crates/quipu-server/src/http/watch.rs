@@ -31,7 +31,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, Version};
 use axum::response::Response;
 use futures_util::stream::unfold;
-use quipu_engine::{Load, WatchedVersion};
+use quipu_engine::{Load, NotRun, WatchedVersion};
 use quipu_model::{Freshness, Millis, NameBuf, Reading};
 use quipu_protocol::json;
 use tokio::sync::{Notify, watch};
@@ -281,13 +281,13 @@ async fn poll_counters(state: &HttpState) {
             }
             counter.version = version;
             match turn.reading(checked_name(name), Freshness::Usual) {
-                Ok(Ok(reading)) => {
+                Ok(reading) => {
                     counter.expires_at = reading.expires_at;
                     changed.push((name.clone(), reading, std::mem::take(&mut counter.has_newcomer)));
                 }
                 // A counter that cannot be read now is read at a later tick.
-                Ok(Err(_)) => counter.version = None,
-                Err(load) => missing.push(load),
+                Err(NotRun::Refused(_)) => counter.version = None,
+                Err(NotRun::Load(load)) => missing.push(load),
             }
         }
         drop(table);

@@ -1,7 +1,7 @@
 //! Converts the results of sketches to replies.
 
-use quipu_model::{Estimate, Kind, Millis, Refusal};
-use quipu_sketch::{Hll, Interval, Sketch, SketchError, Unique};
+use quipu_model::{Estimate, Kind, Millis};
+use quipu_sketch::{Hll, Interval, Sketch, Unique};
 
 use crate::apply::bodies::apply::known;
 use crate::apply::bodies::time::{Worth, total};
@@ -95,19 +95,6 @@ fn read_plain(sketch: &Sketch) -> SketchReading {
         }
     }
 }
-
-/// Converts a sketch's error to a refusal.
-pub fn refusal(refused: SketchError) -> Refusal {
-    match refused {
-        SketchError::Overflow => Refusal::SketchOverflow,
-        SketchError::Mismatch => Refusal::SizesDiffer,
-        SketchError::ItemTooLong { .. } => Refusal::ItemTooLong { bytes_max: ITEM_BYTES_MAX },
-        refused => Refusal::BadSize { reason: refused.to_string() },
-    }
-}
-
-/// Longest item of a top-K list.
-pub const ITEM_BYTES_MAX: usize = quipu_sketch::top::ITEM_BYTES_MAX;
 
 /// A count as an integer reply, saturated.
 pub fn integer(count: u64) -> i64 {

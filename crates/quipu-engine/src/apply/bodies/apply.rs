@@ -14,9 +14,9 @@ use crate::apply::Run;
 use crate::apply::bodies::answer::{integer, string_range};
 use crate::apply::bodies::frequency::frequency;
 use crate::apply::bodies::time::{Worth, as_top, total};
-use crate::apply::bodies::together::key_print;
 use crate::apply::bodies::top::top;
 use crate::bodies::body_map::Body;
+use crate::bodies::together::key_print;
 
 /// Which sketches a command takes, and what it says to others.
 #[derive(Clone, Copy)]

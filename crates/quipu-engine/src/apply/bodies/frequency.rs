@@ -9,10 +9,11 @@ use quipu_sketch::count_min::Update;
 use quipu_sketch::{CountMin, Sketch};
 
 use crate::apply::Run;
-use crate::apply::bodies::answer::{integer, refusal};
+use crate::apply::bodies::answer::integer;
 use crate::apply::bodies::apply::Wanted;
 use crate::apply::bodies::change::PooledEdits;
 use crate::apply::bodies::time::When;
+use crate::bodies::together::refusal;
 
 /// Most bytes of frequencies that a merge looks at, in all: that takes some twenty milliseconds, with their shards held.
 const MERGE_BYTES_MAX: usize = 16 << 20;

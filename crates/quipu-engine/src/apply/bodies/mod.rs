@@ -26,19 +26,18 @@ mod observe;
 mod room;
 mod shared;
 mod time;
-pub(crate) mod together;
 mod top;
 mod unique;
 
 pub(crate) use self::answer::{SketchReading, read_sketch};
 pub(crate) use self::apply::known;
-pub use self::observe::OBSERVES_MAX;
 
 pub(crate) use self::room::{
-    concerns_bodies, outcome_bytes_max, own_body_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,
+    concerns_bodies, observe_bytes_max, outcome_bytes_max, own_body_bytes_max, record_bytes_guess, record_bytes_max,
+    strings_bytes_max,
 };
 
-pub(crate) use self::together::{is_idempotent, key_print, take_in};
+pub(crate) use crate::bodies::together::{is_idempotent, key_print, take_in};
 
 /// Most bytes of bodies, of the memory limit for all counters: bodies are never evicted, and cells
 /// need space to be loaded into.

@@ -13,10 +13,10 @@ use quipu_model::{Command, FrequencySize, Name, SketchCommand, TopSize};
 use quipu_sketch::count_min::DEPTH_MAX;
 use quipu_sketch::{CountMin, Ring, Sketch, Top, hll};
 
-use crate::apply::bodies::answer::ITEM_BYTES_MAX;
 use crate::apply::bodies::top::widest;
+use crate::apply::targets::{CommandTargets, command_targets};
 use crate::bodies::body_map::Body;
-use crate::execute::admission::{CommandTargets, command_targets};
+use crate::bodies::together::ITEM_BYTES_MAX;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, SKETCH_ENTRY_BYTES_MAX};
 
 /// Most bytes of a body of uniques that is made here, of either form. A list of either form may end at any item: ours when it is full, Redis's also when a register rises above what a run can say.
@@ -80,7 +80,12 @@ pub fn own_body_bytes_max(name: Name<'_>) -> usize {
     entry_bytes_max(name)
 }
 
-pub(super) fn entry_bytes_max(name: Name<'_>) -> usize {
+/// Most bytes that a record takes for items counted one by one in a sketch of uniques.
+pub fn observe_bytes_max(name: Name<'_>) -> usize {
+    entry_bytes_max(name) + UNIQUE_BYTES_MAX
+}
+
+fn entry_bytes_max(name: Name<'_>) -> usize {
     SKETCH_ENTRY_BYTES_MAX + name.bytes().len() + EDIT_OVERHEAD_BYTES_MAX
 }
 

@@ -21,12 +21,12 @@ use crate::apply::bodies::apply::{Wanted, known};
 use crate::apply::bodies::change::{
     EditSequence, InitialBytes, PooledEdits, edits_bytes_max, pack_edit, whole_body_edit,
 };
-use crate::apply::bodies::together::{empty_like, is_alike, is_idempotent, take_in};
+use crate::apply::shared_counter::ShownBody;
 use crate::bodies::body_map::Body;
 use crate::bodies::stored_page::own_pane;
+use crate::bodies::together::{empty_like, is_alike, is_idempotent, take_in};
 use crate::bodies::unsettled_changes::UnsettledChanges;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry};
-use crate::sharing::ShownBody;
 
 /// Copies of a shared sketch in memory: the shown body, the own body, and the unsettled delta.
 const COPIES: u64 = 3;

@@ -17,12 +17,12 @@ use quipu_sketch::window::Decay;
 use quipu_sketch::{Edits, Key, Ring, Sketch, Top};
 
 use crate::apply::Run;
-use crate::apply::bodies::answer::refusal;
 use crate::apply::bodies::change::{
     EditSequence, InitialBytes, PooledEdits, edits_bytes_max, pack_edit, whole_body_edit,
 };
 use crate::apply::bodies::frequency::check_work;
 use crate::bodies::body_map::Body;
+use crate::bodies::together::refusal;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry};
 
 /// Most slots of all panes of a top list together: so many are brought together in some ten milliseconds when it is read, with its shard held.

@@ -6,9 +6,9 @@ use quipu_model::{Dialect, Kind, Millis, Name, Refusal, Reply, TOP_ITEMS_MAX, To
 use quipu_sketch::{Sketch, Top};
 
 use crate::apply::Run;
-use crate::apply::bodies::answer::{ITEM_BYTES_MAX, refusal};
 use crate::apply::bodies::apply::Wanted;
 use crate::apply::bodies::time::When;
+use crate::bodies::together::{ITEM_BYTES_MAX, refusal};
 
 impl Run<'_, '_> {
     pub(super) fn count_top(

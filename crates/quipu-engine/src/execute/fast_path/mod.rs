@@ -17,11 +17,11 @@ mod shared;
 use arrayvec::ArrayVec;
 use quipu_model::{Cell, Durability, Epoch, Incarnation, Millis, Name, SimpleCommand};
 
+use crate::core::store_link::StoreLink;
 use crate::execute::turn::Turn;
 use crate::journal::RecordBuilder;
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, PriorExistence, RECORD_OVERHEAD_BYTES_MAX};
 use crate::namespaces::{Policies, Policy};
-use crate::sharing::StoreLink;
 use crate::table::locks::ShardLocks;
 use crate::table::sampler::sampled_delta;
 use crate::table::slots::names_equal;

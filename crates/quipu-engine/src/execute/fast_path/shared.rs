@@ -16,11 +16,12 @@ use quipu_model::shared::Shard as Part;
 use quipu_model::{Cell, Durability, Incarnation, SimpleCommand};
 
 use crate::bodies::own_cells::OwnCell;
+use crate::core::store_link::StoreLink;
 use crate::execute::fast_path::{BatchPlan, KeyBatch};
+use crate::execute::routing::RowCheck;
 use crate::execute::turn::Turn;
 use crate::journal::format::{Entry, PriorExistence};
 use crate::namespaces::Policies;
-use crate::sharing::{RowCheck, StoreLink};
 use crate::table::{Residency, Shard};
 
 /// The only shard of a writer that does not spread its counters.

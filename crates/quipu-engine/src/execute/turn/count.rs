@@ -13,12 +13,11 @@
 use quipu_model::{Command, Durability, Name, Refusal, Reply};
 
 use crate::apply::LaneUse;
+use crate::apply::targets::CommandTargets;
 use crate::base::failpoint::step;
-use crate::engine::handle::Handle;
-use crate::execute::admission::CommandTargets;
-use crate::execute::turn::Turn;
+use crate::core::load::Load;
+use crate::execute::turn::{NotRun, Turn};
 use crate::journal::format::{ENTRY_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
-use crate::seal::load::Load;
 use crate::table::Residency;
 use crate::table::lanes::{LaneAdd, LaneSet, fits_lanes};
 
@@ -46,9 +45,8 @@ pub(crate) enum LaneVisit {
 }
 
 impl Turn<'_> {
-    /// Adds without returning the value. [`Turn::flush`] waits for its durability.
-    pub fn count(&mut self, handle: &Handle, delta: i64) -> Result<AddOutcome, Load> {
-        let lanes = handle.lanes();
+    /// Adds without returning the value. [`Turn::flush_lanes`] waits for its durability.
+    pub(crate) fn add_to_lanes(&mut self, lanes: &LaneSet, delta: i64) -> Result<AddOutcome, Load> {
         match lanes.add(delta) {
             LaneAdd::Added => Ok(AddOutcome::Added),
             LaneAdd::NotAdded => self.count_without_lanes(lanes, delta),
@@ -62,8 +60,7 @@ impl Turn<'_> {
 
     /// Makes the replies of this turn wait until all earlier counts are as durable as the namespace
     /// asks. Refused if they could not be journaled.
-    pub fn flush(&mut self, handle: &Handle) -> Result<Result<(), Refusal>, Load> {
-        let lanes = handle.lanes();
+    pub(crate) fn flush_lanes(&mut self, lanes: &LaneSet) -> Result<(), NotRun> {
         let name = lanes.name();
         let (shard, has_room) = self.lock_for_join(name, || lanes.has_pending());
         let durability = self.policies.durability(name);
@@ -72,7 +69,7 @@ impl Turn<'_> {
         }
         // Adds by the general path are in the shard's newest record or an earlier one.
         self.run_durability = self.run_durability.max(durability);
-        Ok(self.with_run(None, has_room, |run| run.join_lanes(lanes.hash(), name, LaneUse::KeepOpen)))
+        Ok(self.with_run(None, has_room, |run| run.join_lanes(lanes.hash(), name, LaneUse::KeepOpen))?)
     }
 
     /// Adds by the general path, and opens the lanes if that path was taken often lately.

@@ -4,21 +4,16 @@
 
 use quipu_model::{Dump, DumpContent, Freshness, Name, Refusal};
 
-use crate::execute::turn::Turn;
-use crate::seal::load::Load;
+use crate::execute::turn::{NotRun, Turn};
 
 /// Refusal of a sketch over time with many large panes.
 const TOO_LARGE: &str = "the panes of this sketch have more than 16 MiB, the most that a dump may have";
 
 impl Turn<'_> {
-    /// Dumps a counter; `None` if it does not exist. `Err`: it is not resident, or its row is too
-    /// old; it can be dumped after the load.
-    pub fn dump(&mut self, name: Name<'_>) -> Result<Result<Option<Dump>, Refusal>, Load> {
-        let cell = match self.read(name, Freshness::Usual)? {
-            Ok((Some(cell), _)) => cell,
-            Ok((None, _)) => return Ok(Ok(None)),
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+    /// Dumps a counter; `None` if it does not exist. A load is needed if it is not resident, or its
+    /// row is too old.
+    pub fn dump(&mut self, name: Name<'_>) -> Result<Option<Dump>, NotRun> {
+        let (Some(cell), _) = self.read(name, Freshness::Usual)? else { return Ok(None) };
         let table = &self.engine.table;
         let shard = table.shard_of(table.hash(name.bytes()));
         let locks = self.locks.as_mut().expect("reading has opened the run");
@@ -26,9 +21,9 @@ impl Turn<'_> {
             None => DumpContent::Count(cell.value),
             Some(body) => match body.dump(&self.engine.sketch_key) {
                 Some(sketch) => DumpContent::Sketch(sketch),
-                None => return Ok(Err(Refusal::NotOffered { reason: TOO_LARGE })),
+                None => return Err(Refusal::NotOffered { reason: TOO_LARGE }.into()),
             },
         };
-        Ok(Ok(Some(Dump { content, expires_at: cell.expires_at })))
+        Ok(Some(Dump { content, expires_at: cell.expires_at }))
     }
 }

@@ -11,6 +11,7 @@
 
 mod count;
 mod dump;
+mod observe;
 mod once;
 mod reading;
 mod scratch;
@@ -21,22 +22,25 @@ use quipu_model::{Cell, Command, Durability, Freshness, ListNames, Millis, Name,
 
 pub use self::count::AddOutcome;
 pub(crate) use self::count::LaneVisit;
+pub use self::observe::OBSERVES_MAX;
 use self::scratch::{Scratch, UnfilledRecord};
 use crate::apply::bodies::{
     concerns_bodies, own_body_bytes_max, record_bytes_guess, record_bytes_max, strings_bytes_max,
 };
+use crate::apply::counter_reservation::CounterReservation;
+use crate::apply::shared_counter::SharedCounter;
+use crate::apply::targets::{CommandTargets, command_targets, creates_counter, is_write};
 use crate::apply::{RoomBudget, Run};
 use crate::base::failpoint::step;
 use crate::bodies::own_cells::own_bytes_max;
-use crate::engine::Inner;
-use crate::execute::admission::{CommandTargets, command_targets, creates_counter, is_write};
+use crate::core::Core;
+use crate::core::load::Load;
+use crate::execute::routing::{RowCheck, StoreNeed, store_need, target_names};
 use crate::journal::format::{
     ENTRY_BYTES_MAX, Entry, NAMESPACE_ENTRY_BYTES_MAX, Position, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX,
 };
 use crate::journal::{RecordBuilder, Wait};
-use crate::namespaces::{CounterReservation, PolicyRef};
-use crate::seal::load::Load;
-use crate::sharing::{RowCheck, SharedCounter, StoreNeed, store_need, target_names};
+use crate::namespaces::PolicyRef;
 use crate::table::Residency;
 use crate::table::locks::ShardLocks;
 use crate::table::walk::{ShardWalk, list_names, scan};
@@ -56,7 +60,7 @@ const LOAD_NAMES_MAX: usize = 2_048;
 
 /// The steps of one turn of one worker.
 pub struct Turn<'e> {
-    pub(crate) engine: &'e Inner,
+    pub(crate) engine: &'e Core,
     pub(crate) now: Millis,
     /// The policies in force when this turn last looked.
     pub(crate) policies: PolicyRef<'e>,
@@ -83,18 +87,24 @@ pub struct Turn<'e> {
     pub(crate) rows_since: Option<Duration>,
 }
 
-/// Reason why several commands were not run; nothing was applied.
+/// Reason why nothing was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotRun {
-    /// They are refused.
+    /// Refused.
     Refused(Refusal),
-    /// They can run once these counters are loaded.
+    /// Possible once this load is done.
     Load(Load),
 }
 
 impl From<Refusal> for NotRun {
     fn from(refusal: Refusal) -> NotRun {
         NotRun::Refused(refusal)
+    }
+}
+
+impl From<Load> for NotRun {
+    fn from(load: Load) -> NotRun {
+        NotRun::Load(load)
     }
 }
 
@@ -114,11 +124,11 @@ impl WatchedVersion {
 }
 
 impl<'e> Turn<'e> {
-    pub(crate) fn new(engine: &'e Inner) -> Turn<'e> {
+    pub(crate) fn new(engine: &'e Core) -> Turn<'e> {
         Turn::at(engine, engine.now())
     }
 
-    pub(crate) fn at(engine: &'e Inner, now: Millis) -> Turn<'e> {
+    pub(crate) fn at(engine: &'e Core, now: Millis) -> Turn<'e> {
         Turn {
             engine,
             now,
@@ -528,10 +538,10 @@ impl<'e> Turn<'e> {
         &mut self,
         name: Name<'_>,
         freshness: Freshness,
-    ) -> Result<Result<(Option<Cell>, quipu_model::Epoch), Refusal>, Load> {
+    ) -> Result<(Option<Cell>, quipu_model::Epoch), NotRun> {
         if let Some(shared) = &self.engine.shared {
             if let Some(refusal) = shared.refusal() {
-                return Ok(Err(refusal));
+                return Err(refusal.into());
             }
             let shard = self.lock_for_read(name);
             self.check_resident(name, shard, false)?;
@@ -541,11 +551,11 @@ impl<'e> Turn<'e> {
             policy.freshness = freshness.limit(policy.freshness);
             match shared.check_row(own_cells, name, false, (self.elapsed, self.rows_since), &policy) {
                 RowCheck::Usable => {}
-                RowCheck::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),
-                RowCheck::Refuse(refusal) => return Ok(Err(refusal)),
+                RowCheck::Fetch => return Err(Load::Rows(vec![name.bytes().into()]).into()),
+                RowCheck::Refuse(refusal) => return Err(refusal.into()),
             }
         }
-        self.cell(name).map(Ok)
+        Ok(self.cell(name)?)
     }
 
     /// Reads a counter's full cell, and the epoch of a new one.
@@ -978,16 +988,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { segment_bytes: 1 << 16, ahead_bytes: Some(1 << 17), ..Options::new(dir.path()) };
         let engine = Engine::open(options).unwrap();
-        let inner = engine.inner();
+        let core = engine.core();
         let mut turn = engine.turn();
         turn.reserve_room(100).unwrap();
         turn.consume_room(1 << 20);
         assert_eq!((turn.room, turn.overcommitted), (0, true));
         turn.run_room_max = 0;
         turn.finish();
-        inner.journal.reserve_room(1).unwrap();
-        inner.journal.return_room(1);
-        assert_eq!(inner.journal.failure(), None);
+        core.journal.reserve_room(1).unwrap();
+        core.journal.return_room(1);
+        assert_eq!(core.journal.failure(), None);
         assert_eq!(engine.add("d:a", 1).unwrap(), 1);
     }
 }

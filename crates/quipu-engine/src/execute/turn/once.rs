@@ -23,12 +23,12 @@ use quipu_model::{
 };
 
 use crate::apply::bodies::outcome_bytes_max;
-use crate::execute::admission::{CommandTargets, command_targets};
+use crate::apply::targets::{CommandTargets, command_targets};
+use crate::core::load::Load;
+use crate::core::load::TokenAdd;
 use crate::execute::turn::{NotRun, Turn};
 use crate::journal::claim_record::{CLAIM_RECORD_BYTES_MAX, ClaimRecord};
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, RECORD_BYTES_MAX};
-use crate::seal::load::Load;
-use crate::sharing::TokenAdd;
 use crate::table::locks::ShardLocks;
 use crate::tokens::{AppliedToken, LastSequence, TokenKey, TokenLookup};
 

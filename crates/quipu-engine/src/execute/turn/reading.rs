@@ -2,21 +2,17 @@
 //!
 //! In: a name. Out: the value, its bounds, its age and its coverage.
 
-use quipu_model::{Coverage, Freshness, Kind, Name, Reading, Refusal, SamplingInfo};
+use quipu_model::{Coverage, Freshness, Kind, Name, Reading, SamplingInfo};
 use quipu_sketch::sample::{bounds, deviation};
 
 use crate::apply::bodies::{self, SketchReading};
-use crate::execute::turn::Turn;
-use crate::seal::load::Load;
+use crate::execute::turn::{NotRun, Turn};
 
 impl Turn<'_> {
-    /// Reads a counter with its accuracy; an absent counter reads as 0. `Err`: it is not resident,
-    /// or its row is too old; it can be read after the load.
-    pub fn reading(&mut self, name: Name<'_>, freshness: Freshness) -> Result<Result<Reading, Refusal>, Load> {
-        let (cell, floor) = match self.read(name, freshness)? {
-            Ok(found) => found,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+    /// Reads a counter with its accuracy; an absent counter reads as 0. A load is needed if it is
+    /// not resident, or its row is too old.
+    pub fn reading(&mut self, name: Name<'_>, freshness: Freshness) -> Result<Reading, NotRun> {
+        let (cell, floor) = self.read(name, freshness)?;
         let shard = self.engine.table.shard_of(self.engine.table.hash(name.bytes()));
         let locks = self.locks.as_mut().expect("reading has opened the run");
         let body = cell.and_then(|_| locks.shard(shard).body(name.bytes()));
@@ -75,6 +71,6 @@ impl Turn<'_> {
             reading.shards = coverage(u64::from(self.policies.policy(name).share.shards.max(1)));
             reading.writers = coverage(shared.known_writer_count());
         }
-        Ok(Ok(reading))
+        Ok(reading)
     }
 }

@@ -1,5 +1,4 @@
-//! Admits commands: finds the shards that a command touches, its durability, and the journal room
-//! that it needs.
+//! Finds the shards that a command touches, its durability, and the journal room that it needs.
 //!
 //! In: a command. Out: its shards and an upper bound of its record; a refusal comes before anything
 //! is applied.

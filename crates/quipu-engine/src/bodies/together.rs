@@ -5,11 +5,22 @@
 //! Uniques are the union, which is the same however often one of them is taken in; frequencies the sum; lists the merge of lists.
 
 use quipu_sketch::count_min::Update;
-use quipu_sketch::{CountMin, Edits, Hll, Key, Sketch, SketchKind, Top, Unique};
+use quipu_sketch::{CountMin, Edits, Hll, Key, Sketch, SketchError, SketchKind, Top, Unique};
 
 use quipu_model::Refusal;
 
-use crate::apply::bodies::answer::refusal;
+/// Longest item of a top-K list.
+pub const ITEM_BYTES_MAX: usize = quipu_sketch::top::ITEM_BYTES_MAX;
+
+/// Converts a sketch's error to a refusal.
+pub fn refusal(refused: SketchError) -> Refusal {
+    match refused {
+        SketchError::Overflow => Refusal::SketchOverflow,
+        SketchError::Mismatch => Refusal::SizesDiffer,
+        SketchError::ItemTooLong { .. } => Refusal::ItemTooLong { bytes_max: ITEM_BYTES_MAX },
+        refused => Refusal::BadSize { reason: refused.to_string() },
+    }
+}
 
 /// What stands for a key where others are to see whether theirs is the same; what Redis's form hashes by is no secret.
 pub fn key_print(key: &Key, kind: SketchKind) -> u64 {
