@@ -163,7 +163,7 @@ reasons! { Refusal:
         "No journal space could be had: the disk or `max_disk` is full, or segments are prepared too slowly.",
         "Free disk space or raise `max_disk`. Writes go on by themselves; try again after some seconds.";
     Behind { behind_bytes: 67_108_864 }, Some(Word("TRYAGAIN")), Some(http::BEHIND),
-        "As much waits for the disk as `pending_bytes_max` allows.",
+        "64 MiB wait for the disk, the most that may.",
         "Try again after a second, with a longer delay each time. If it lasts, use a faster disk or a looser `durability`.";
     NoMemory { bytes_max: 2_147_483_648 }, Some(Word("OOM")), Some(http::NO_MEMORY),
         "The counters take as much memory as `max_memory` allows, and none can leave memory now.",

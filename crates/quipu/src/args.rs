@@ -61,8 +61,8 @@ Examples:
   quipu list visitors: --json";
 
 const SERVE_EXAMPLES: &str = "\
-Every setting is also a key of [server] in the configuration file and a variable: --segment-bytes is segment_bytes and
-QUIPU_SEGMENT_BYTES, --limits-connections is limits.connections and QUIPU_LIMITS_CONNECTIONS. A flag overrides a variable,
+Every setting is also a key of [server] in the configuration file and a variable: --max-memory is max_memory and
+QUIPU_MAX_MEMORY, --limits-connections is limits.connections and QUIPU_LIMITS_CONNECTIONS. A flag overrides a variable,
 a variable the file, the file the default. Any other variable that begins with QUIPU_ is a mistake.
 
 Examples:

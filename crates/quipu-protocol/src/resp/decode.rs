@@ -31,7 +31,7 @@ pub enum DecodeError {
     #[error("Protocol error: invalid multibulk length")]
     ArgsCount,
     /// More arguments than a command may have.
-    #[error("Protocol error: invalid multibulk length: a command has at most {0} arguments, see limits.args")]
+    #[error("Protocol error: invalid multibulk length: a command has at most {0} arguments")]
     ArgsMax(usize),
     /// `*` without a line end.
     #[error("Protocol error: too big mbulk count string")]
@@ -61,7 +61,7 @@ pub enum DecodeError {
     #[error("Protocol error: too big request: a command has at most {0} bytes, see limits.frame_bytes")]
     FrameLength(usize),
     /// An inline command without an end, or with too many words.
-    #[error("Protocol error: too big inline request: a line has at most {0} bytes, see limits.inline_bytes")]
+    #[error("Protocol error: too big inline request: a line has at most {0} bytes")]
     InlineLength(usize),
     /// A quote left open.
     #[error("Protocol error: unbalanced quotes in request")]
@@ -79,8 +79,8 @@ quipu_model::reasons! { DecodeError:
         "What follows `*` is no number of arguments.",
         "Mend the client: it does not speak RESP.";
     ArgsMax(32_768), ERR, None,
-        "The command has more arguments than `limits.args` allows.",
-        "Send fewer arguments in one command, or raise `limits.args`.";
+        "The command has more than 32,768 arguments.",
+        "Send fewer arguments in one command.";
     ArgsCountLine, ERR, None,
         "The line that begins with `*` does not end.",
         "Mend the client: it does not speak RESP.";
@@ -109,8 +109,8 @@ quipu_model::reasons! { DecodeError:
         "The command is longer than `limits.frame_bytes` allows, all arguments together.",
         "Split the command, or raise `limits.frame_bytes`.";
     InlineLength(65_536), ERR, None,
-        "A command typed as a line is longer than `limits.inline_bytes` allows, or does not end.",
-        "Send it as a RESP array, or raise `limits.inline_bytes`.";
+        "A command typed as a line is longer than 64 KiB, or does not end.",
+        "Send it as a RESP array.";
     Quotes, ERR, None,
         "A command typed as a line leaves a quote open.",
         "Close the quote; a space or the end of the line follows it.";

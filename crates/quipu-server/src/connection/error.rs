@@ -90,8 +90,8 @@ quipu_model::reasons! { ConnectionError:
         "WATCH came inside a transaction.",
         "Send WATCH before MULTI.";
     TooManyWatches { watches_max: 4_096 }, Some(Own), None,
-        "The connection watches as many names as `limits.watches` allows.",
-        "Send UNWATCH or EXEC, watch fewer names, or raise `limits.watches`.";
+        "The connection watches 4,096 names, the most it may.",
+        "Send UNWATCH or EXEC, or watch fewer names.";
     WalkInMulti { name: "KEYS".into() }, Some(Own), None,
         "SCAN or KEYS came inside a transaction; it would hold every counter meanwhile.",
         "Run it outside MULTI.";
@@ -102,10 +102,10 @@ quipu_model::reasons! { ConnectionError:
         "The command is about the connection or the server, and cannot be part of a transaction.",
         "Send it before MULTI or after EXEC.";
     QueueFull { commands_max: 16_384, bytes_max: 1_048_576 }, Some(Own), None,
-        "The transaction is over `limits.queue_commands` or `limits.queue_bytes`, or its replies over `limits.output_bytes`.",
-        "Split the transaction, or raise the limit.";
+        "The transaction has more than 16,384 commands or 1 MiB, or its replies may exceed 1 MiB.",
+        "Split the transaction.";
     ClientListTooLarge { bytes_max: 1_048_576 }, Some(Own), None,
-        "The list of clients is longer than `limits.output_bytes`.",
+        "The list of clients is longer than 1 MiB.",
         "Ask for some: `CLIENT LIST ID 1 2 3`.";
     BackupFromElsewhere, Some(Own), None,
         "QUIPU.BACKUP writes files on the server's machine, and the client is on another one.",

@@ -77,8 +77,8 @@ pub const REASONS: &[Reason] = &[
     row(METHOD_NOT_ALLOWED, "The path exists, and not with this method.", "The `Allow` header lists its methods."),
     row(
         BODY_TIMEOUT,
-        "The body did not arrive within `limits.http_body_timeout`.",
-        "Send it again on a new connection; raise the limit for slow networks.",
+        "The body did not arrive within 10 seconds.",
+        "Send it again on a new connection, in smaller requests if the network is slow.",
     ),
     row(
         BODY_TOO_LARGE,

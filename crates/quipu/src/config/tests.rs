@@ -91,7 +91,7 @@ workers = \"two\"
 segment_bytes = \"10\"
 relaxed_window = 50
 limits.conections = 5
-limits.args = -1
+limits.connections = -1
 
 [namespace.views]
 durability = \"sometimes\"
@@ -114,7 +114,7 @@ x = 1
     assert_eq!(text(3), "'workers' must be a whole number, not a string");
     assert_eq!(text(5), "'relaxed_window' must be a string such as \"50ms\" or \"10s\", not an integer");
     assert_eq!(text(6), "unknown key 'limits.conections' in [server], did you mean 'limits.connections'?");
-    assert_eq!(text(7), "limits.args: '-1' is not a number from 1 to 18446744073709551615");
+    assert_eq!(text(7), "limits.connections: '-1' is not a number from 1 to 4294967295");
     let in_views = |line| text(line).strip_prefix("in [namespace.views]: ").expect("it says where");
     assert_eq!(in_views(10), "durability: unknown durability 'sometimes': it is memory, relaxed or durable");
     assert_eq!(in_views(11), "kind: unknown kind 'tops': it is count, unique, frequency, top");
