@@ -7,8 +7,8 @@
 //! - [`servers`]: real servers, started, stopped and killed by tests; [`proxy`]: a faulty network
 //!   before them;
 //! - [`judge`]: checks that the state after a fault matches the promises;
-//! - [`load`]: clients of a real server with an account of every request; [`resp`] and [`program`]:
-//!   their connection and the program that tests kill; [`small_disk`]: a disk to fill.
+//! - [`load`]: clients of a real server with an account of every request; [`program`]: the program
+//!   that tests kill; [`small_disk`]: a disk to fill.
 
 pub mod crash_disk;
 pub mod file_ledger;
@@ -16,7 +16,6 @@ pub mod judge;
 pub mod load;
 pub mod program;
 pub mod proxy;
-pub mod resp;
 pub mod rng;
 pub mod server_suite;
 pub mod servers;

@@ -1,23 +1,23 @@
-//! A small blocking RESP2 client, for the commands to a running server.
+//! The connection of the commands to a running server: address, password, and errors for people.
 //!
 //! Invariants:
 //! - every wait has a timeout;
 //! - every error says what to do next.
 //!
-//! Not here: the encoding of replies (`quipu-protocol`).
+//! Not here: requests and replies on the wire (`quipu-protocol`).
 
-use std::io::{self, Write};
+use std::io;
 #[cfg(feature = "bench")]
 use std::net::SocketAddr;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use quipu_protocol::Address;
 pub use quipu_protocol::resp::Value;
-use quipu_protocol::resp::{ReplyReader, request};
+use quipu_protocol::resp::{RespConnection, write_request};
 
-/// Timeout of a connection attempt and of a reply. An fsync on a bad day takes seconds.
+/// Timeout of a reply. An fsync on a bad day takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Text of a server's refusal of an unneeded password; harmless.
@@ -33,8 +33,7 @@ pub fn reply_count(value: &Value) -> anyhow::Result<i64> {
 
 /// A connection to a server.
 pub struct RespClient {
-    stream: TcpStream,
-    replies: ReplyReader,
+    connection: RespConnection,
 }
 
 impl RespClient {
@@ -43,9 +42,10 @@ impl RespClient {
     pub fn connect(server: &str, password: Option<&str>) -> anyhow::Result<RespClient> {
         let next = "is it running? Start one with `quipu serve`, or name another with --server or QUIPU_SERVER";
         let server = Address::parse(server)?;
-        let stream = connect(&server).map_err(|error| anyhow!("cannot reach a server at {server}: {error}; {next}"))?;
+        let connection =
+            connect(&server).map_err(|error| anyhow!("cannot reach a server at {server}: {error}; {next}"))?;
         let password = server.password.as_deref().or(password.map(str::as_bytes));
-        let mut client = RespClient { stream, replies: ReplyReader::default() };
+        let mut client = RespClient { connection };
         if let Some(password) = password {
             match client.call(&[b"AUTH", password]) {
                 Err(error) if error.to_string().contains(PASSWORD_NOT_ASKED) => {}
@@ -58,18 +58,18 @@ impl RespClient {
     /// The address that answered.
     #[cfg(feature = "bench")]
     pub fn server(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
+        self.connection.peer_address()
     }
 
     /// Sets another timeout for replies.
     pub fn wait_for(&mut self, time: Duration) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(time))
+        self.connection.set_reply_timeout(time)
     }
 
     /// Sends one command and returns its reply; an error reply is an error.
     pub fn call(&mut self, arguments: &[&[u8]]) -> anyhow::Result<Value> {
-        self.send(&request(arguments))?;
-        self.receive()
+        self.send(&[arguments])?;
+        expect_success(self.receive()?)
     }
 
     /// Sends several reading commands, and passes each reply with its command's number to `take`.
@@ -82,21 +82,21 @@ impl RespClient {
         commands: &[Vec<&[u8]>],
         mut take: impl FnMut(usize, Value) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let requests: Vec<Vec<u8>> = commands.iter().map(|arguments| request(arguments)).collect();
-        self.send(&requests.concat())?;
-        (0..commands.len()).try_for_each(|at| {
-            let reply = self.replies.read_from(&mut self.stream).map_err(unknown_outcome)?;
-            take(at, reply)
-        })
+        self.send(commands)?;
+        (0..commands.len()).try_for_each(|at| take(at, self.receive()?))
     }
 
-    fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        let sent = self.stream.write_all(bytes);
+    fn send<'a>(&mut self, commands: &[impl AsRef<[&'a [u8]]>]) -> anyhow::Result<()> {
+        let mut bytes = Vec::new();
+        for command in commands {
+            write_request(command.as_ref(), &mut bytes);
+        }
+        let sent = self.connection.send_encoded(&bytes);
         sent.map_err(|error| anyhow!("the connection broke: {error}; nothing was sent, so try again"))
     }
 
     fn receive(&mut self) -> anyhow::Result<Value> {
-        expect_success(self.replies.read_from(&mut self.stream).map_err(unknown_outcome)?)
+        self.connection.receive().map_err(unknown_outcome)
     }
 }
 
@@ -108,16 +108,11 @@ pub fn expect_success(reply: Value) -> anyhow::Result<Value> {
     }
 }
 
-fn connect(server: &Address) -> io::Result<TcpStream> {
+fn connect(server: &Address) -> io::Result<RespConnection> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (server.host.as_str(), server.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, TIMEOUT) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
-                return Ok(stream);
-            }
+        match RespConnection::connect(address, TIMEOUT) {
+            Ok(connection) => return Ok(connection),
             Err(error) => last = error,
         }
     }
@@ -144,6 +139,8 @@ fn explain_refusal(text: &str) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use quipu_protocol::resp::ReplyReader;
+
     use super::*;
 
     #[test]

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use quipu_engine::{Engine, Environment, LEDGER_DIR, Membership, Options, SystemClock, SystemLedger, Watermark};
 use quipu_model::{Cell, Durability, Epoch, Ledger, MemoryStore, NodeId, SealedCell, Store};
+use quipu_protocol::resp::RespConnection;
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::TestRespClient;
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_quipu");
@@ -437,7 +437,7 @@ fn a_directory_in_use_is_audited_while_its_server_counts() {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client = TestRespClient::connect(address, Duration::from_secs(10)).expect("it serves");
+            let mut client = RespConnection::connect(address, Duration::from_secs(10)).expect("it serves");
             for number in (0..).take_while(|_| !done.load(std::sync::atomic::Ordering::Relaxed)) {
                 client.call(&["INCR", &format!("likes:{}", number % 500)]).expect("it counts");
             }
@@ -561,12 +561,12 @@ fn a_stop_is_clean_though_nobody_reads_what_is_said_on_the_way() {
     let ready = lines.find_map(|line| line.ok().filter(|line| line.contains("resp://"))).expect("it serves");
     let address = ready.split("resp://").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("an address");
     let mut client =
-        TestRespClient::connect(address.parse().expect("an address"), Duration::from_secs(10)).expect("it serves");
+        RespConnection::connect(address.parse().expect("an address"), Duration::from_secs(10)).expect("it serves");
     client.call(&["INCRBY", "x", "41"]).expect("it counts");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     assert!(child.wait().expect("it ends").success());
     let again = launch(data.path()).start().expect("it starts again");
-    let mut client = TestRespClient::connect(again.address(), Duration::from_secs(10)).expect("it serves");
+    let mut client = RespConnection::connect(again.address(), Duration::from_secs(10)).expect("it serves");
     assert_eq!(client.call(&["GET", "x"]).expect("it answers").number(), Some(41));
 }

@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::RespConnection;
 use quipu_testkit::program::{Launch, LaunchError};
-use quipu_testkit::resp::TestRespClient;
 
 /// The status of a process whose journal failed.
 const EXIT_JOURNAL_FAILED: i32 = 74;
@@ -39,7 +39,7 @@ fn with_errors(dir: &Path, inject: &str) -> std::path::PathBuf {
 
 fn value(launch: &Launch) -> i64 {
     let program = launch.start().expect("it starts on what is there");
-    let mut client = TestRespClient::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+    let mut client = RespConnection::connect(program.address(), Duration::from_secs(20)).expect("it serves");
     client.call(&["GET", "hits"]).expect("it answers").number().unwrap_or(0)
 }
 
@@ -66,7 +66,7 @@ fn an_error_of_the_disk_ends_the_process_and_costs_nothing_acknowledged() {
         match launch.start() {
             Ok(program) => {
                 let mut client =
-                    TestRespClient::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+                    RespConnection::connect(program.address(), Duration::from_secs(20)).expect("it serves");
                 while unknown == 0 {
                     match client.call(&["INCR", "hits"]) {
                         Ok(reply) => {
@@ -102,7 +102,7 @@ fn a_slow_disk_is_told_with_the_time_of_the_slow_sync() {
     // Of eight syncs one is slow, so that the disk stays slow and the last sync was a fast one.
     let launch = Launch { binary: with_errors(dir.path(), "fdatasync:delay_exit=60000:when=1+8"), ..sound };
     let program = launch.start().expect("it starts");
-    let mut client = TestRespClient::connect(program.address(), Duration::from_secs(20)).expect("it serves");
+    let mut client = RespConnection::connect(program.address(), Duration::from_secs(20)).expect("it serves");
     let began = now();
     while began.elapsed() < Duration::from_secs(1) {
         client.call(&["INCR", "hits"]).expect("it answers");

@@ -13,10 +13,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::RespConnection;
 use quipu_testkit::SeededRng;
 use quipu_testkit::load::{CrowdAccount, CrowdNames, LoadDriver, Loss, OnceAccount, UnrepliedAccount, scan_names};
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::TestRespClient;
 use quipu_testkit::small_disk::on_small_disk;
 
 /// Lives ended at each step.
@@ -125,7 +125,7 @@ impl Scene {
     /// Deletes everything, then adds until the program is gone; false if it was gone before it had answered the first.
     fn flush_and_load(&mut self, program: Program, rng: &SeededRng, what: &str) -> bool {
         let answer =
-            TestRespClient::connect(program.address(), TIMEOUT).and_then(|mut client| client.call(&["FLUSHALL"]));
+            RespConnection::connect(program.address(), TIMEOUT).and_then(|mut client| client.call(&["FLUSHALL"]));
         if answer.is_ok() {
             self.crowd.record_flush();
             self.load_until_it_ends(program, rng, what);
@@ -198,11 +198,11 @@ fn launch(data: &Path, durability: Durability, arguments: &[&str], failpoint: Op
     launch
 }
 
-fn connect(program: &Program) -> TestRespClient {
-    TestRespClient::connect(program.address(), TIMEOUT).expect("it serves")
+fn connect(program: &Program) -> RespConnection {
+    RespConnection::connect(program.address(), TIMEOUT).expect("it serves")
 }
 
-fn count(client: &mut TestRespClient) -> i64 {
+fn count(client: &mut RespConnection) -> i64 {
     client.call(&["DBSIZE"]).expect("it answers").number().expect("a number")
 }
 

@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::RespConnection;
 use quipu_testkit::program::{Launch, LaunchError};
-use quipu_testkit::resp::TestRespClient;
 use tempfile::TempDir;
 
 /// Steps of a backup, in order; what is left after the last is whole.
@@ -43,7 +43,7 @@ fn ends_at(step: &str, arguments: &[&str]) {
 
 fn counts(data: &Path) -> Result<i64, LaunchError> {
     let program = launch(data).start()?;
-    let mut client = TestRespClient::connect(program.address(), Duration::from_secs(30)).unwrap();
+    let mut client = RespConnection::connect(program.address(), Duration::from_secs(30)).unwrap();
     Ok(client.call(&["GET", "n"]).unwrap().number().unwrap_or(0))
 }
 
@@ -69,7 +69,7 @@ fn a_process_that_ends_within_a_backup_or_restore_leaves_it_whole_or_refused() {
     let data = path("data");
     {
         let program = launch(data.as_ref()).start().unwrap();
-        let mut client = TestRespClient::connect(program.address(), Duration::from_secs(30)).unwrap();
+        let mut client = RespConnection::connect(program.address(), Duration::from_secs(30)).unwrap();
         for _ in 0..COUNTED {
             client.call(&["INCR", "n"]).unwrap();
         }

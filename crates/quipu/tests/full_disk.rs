@@ -9,9 +9,9 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value};
 use quipu_testkit::load::{CrowdAccount, CrowdNames, Loss, read_info};
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::{TestRespClient, Value};
 use quipu_testkit::small_disk::{Filler, SmallDisk, on_small_disk};
 
 const DISK_BYTES: u64 = 64 << 20;
@@ -31,8 +31,8 @@ fn launch(data: &Path, arguments: &[&str]) -> Launch {
     launch
 }
 
-fn connect(program: &Program) -> TestRespClient {
-    TestRespClient::connect(program.address(), TIMEOUT).expect("it serves")
+fn connect(program: &Program) -> RespConnection {
+    RespConnection::connect(program.address(), TIMEOUT).expect("it serves")
 }
 
 #[allow(clippy::disallowed_methods, reason = "a real program is waited for")]
@@ -44,7 +44,7 @@ fn now() -> Instant {
 struct Scene<'d> {
     disk: &'d SmallDisk,
     program: Program,
-    client: TestRespClient,
+    client: RespConnection,
     crowd: CrowdAccount,
     /// Of the counter `hits`, whose adds are one at a time.
     acked: i64,

@@ -9,10 +9,10 @@
 use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value, write_request};
 use quipu_testkit::SeededRng;
 use quipu_testkit::load::{BackgroundStats, CrowdAccount, CrowdNames, LoadDriver, Loss, read_info};
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::{TestRespClient, Value, encode};
 
 /// How long a reply may take: a counter may wait for memory for some seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,8 +54,8 @@ fn launch(data: &std::path::Path, memory: &str) -> Launch {
     launch
 }
 
-fn connect(program: &Program) -> TestRespClient {
-    TestRespClient::connect(program.address(), TIMEOUT).expect("it serves")
+fn connect(program: &Program) -> RespConnection {
+    RespConnection::connect(program.address(), TIMEOUT).expect("it serves")
 }
 
 fn count(program: &Program) -> i64 {
@@ -95,7 +95,7 @@ fn make(program: &Program, numbers: std::ops::Range<usize>) {
     while number < numbers.end {
         let end = (number + PIPELINE).min(numbers.end);
         bytes.clear();
-        (number..end).for_each(|number| encode(&["INCR".to_owned(), format!("c:{number:016}")], &mut bytes));
+        (number..end).for_each(|number| write_request(&["INCR".to_owned(), format!("c:{number:016}")], &mut bytes));
         client.send_encoded(&bytes).expect("it reads");
         for number in number..end {
             let reply = client.receive().expect("it answers");

@@ -263,10 +263,15 @@ fn module(command: &str) -> &'static str {
 /// Encodes a client's request: an array of bulk strings.
 pub fn request(args: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + args.iter().map(|arg| arg.len() + 16).sum::<usize>());
-    let mut writer = RespWriter::new(&mut out, RespVersion::Resp2);
-    writer.array(args.len());
-    args.iter().for_each(|arg| writer.bulk(arg));
+    write_request(args, &mut out);
     out
+}
+
+/// Appends a client's request.
+pub fn write_request<A: AsRef<[u8]>>(args: &[A], out: &mut Vec<u8>) {
+    let mut writer = RespWriter::new(out, RespVersion::Resp2);
+    writer.array(args.len());
+    args.iter().for_each(|arg| writer.bulk(arg.as_ref()));
 }
 
 #[cfg(test)]

@@ -209,7 +209,7 @@ fn scan(store: &impl Store) -> BTreeSet<Box<[u8]>> {
 
 fn id(server: &quipu_testkit::servers::redis::RedisServer) -> String {
     match server.call(&["CLUSTER", "MYID"]).expect("it is up") {
-        quipu_testkit::resp::Value::Bulk(id) => String::from_utf8(id).expect("ids are hex"),
+        quipu_protocol::resp::Value::Bulk(id) => String::from_utf8(id).expect("ids are hex"),
         other => panic!("{other:?}"),
     }
 }

@@ -3,9 +3,9 @@
 
 use quipu_model::shared::{Claim, ClaimEnd, ClaimVerdict, Holder, Registration, RestoreVerdict, Verdict, WriterStage};
 use quipu_model::{Millis, Store, StoreError};
+use quipu_protocol::resp::Value;
 use quipu_store_redis::{Options, RedisStore, open};
 use quipu_testkit::SeededRng;
-use quipu_testkit::resp::Value;
 use quipu_testkit::server_suite::damage::{DamageableStore, join_causes, promptly, put_among_others};
 use quipu_testkit::server_suite::puts::{make_body_put, make_claim, make_put, name, writer};
 use quipu_testkit::servers::redis::RedisServer;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use quipu_model::shared::Verdict;
 use quipu_model::{Store, StoreError};
+use quipu_protocol::resp::Value;
 use quipu_store_redis::{Options, open};
-use quipu_testkit::resp::Value;
 use quipu_testkit::server_suite::StoreAdapter;
 use quipu_testkit::server_suite::history::{ask_history, expect_changes_refused, put};
 use quipu_testkit::servers::redis::{RedisCluster, RedisServer};

@@ -7,8 +7,8 @@ use quipu_model::shared::{
     Verdict, WriterStage, incarnation_cell,
 };
 use quipu_model::{Millis, Store, StoreError};
+use quipu_protocol::resp::Value;
 use quipu_store_redis::{Options, open};
-use quipu_testkit::resp::Value;
 use quipu_testkit::server_suite::StoreAdapter;
 use quipu_testkit::server_suite::puts::{make_put, name, puts_of, writer};
 use quipu_testkit::servers::redis::RedisServer;

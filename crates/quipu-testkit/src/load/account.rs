@@ -13,7 +13,7 @@ use crate::judge::{
     AddAction, AddCall, AddJudge, CallOutcome, ExpiryTime, ForeignRead, OwnedCounter, OwnedCounters, SequenceEntry,
     SequenceJudge, SequenceStep, StepAction, Violation, check_equal_values,
 };
-use crate::resp::{TestRespClient, Value};
+use quipu_protocol::resp::{RespConnection, Value};
 
 /// Errors that a healthy server may return under load; each promises that the request was not
 /// applied.
@@ -107,7 +107,7 @@ impl LoadAccount {
     }
 
     /// Judges the ended incarnation by the server's present values.
-    pub fn judge(&mut self, client: &mut TestRespClient, loss: Loss) -> io::Result<Vec<Violation>> {
+    pub fn judge(&mut self, client: &mut RespConnection, loss: Loss) -> io::Result<Vec<Violation>> {
         let mut violations = std::mem::take(&mut self.violations);
         let judge = match loss {
             Loss::Nothing => AddJudge::judge_found,
@@ -288,13 +288,13 @@ fn reply_to(step: &SequenceStep, value: &Value) -> Option<Reply> {
     }
 }
 
-fn read_value(client: &mut TestRespClient, key: &str) -> io::Result<Option<i64>> {
+fn read_value(client: &mut RespConnection, key: &str) -> io::Result<Option<i64>> {
     let reply = client.call(&["GET", key])?;
     number(&reply).ok_or_else(|| unexpected_reply(key, &reply))
 }
 
 /// Every existing counter of a client, with its expiry.
-fn read_owned(client: &mut TestRespClient, owner: usize) -> io::Result<OwnedCounters> {
+fn read_owned(client: &mut RespConnection, owner: usize) -> io::Result<OwnedCounters> {
     let mut found = OwnedCounters::new();
     for key in (0..KEYS_OWNED).map(|key| owned_key(owner, key)) {
         let Some(value) = read_value(client, &key)? else { continue };

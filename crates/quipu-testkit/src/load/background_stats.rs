@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use crate::resp::{TestRespClient, Value};
+use quipu_protocol::resp::{RespConnection, Value};
 
 /// Background work of one incarnation or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,7 +24,7 @@ pub struct BackgroundStats {
 
 impl BackgroundStats {
     /// Fetches the statistics of the server's present incarnation.
-    pub fn fetch(client: &mut TestRespClient) -> io::Result<BackgroundStats> {
+    pub fn fetch(client: &mut RespConnection) -> io::Result<BackgroundStats> {
         let fields = read_info(client, "quipu")?;
         let figure = |name: &str| {
             let text = fields.get(name).and_then(|text| text.parse().ok());
@@ -61,7 +61,7 @@ impl fmt::Display for BackgroundStats {
 }
 
 /// Fetches a section of INFO, by key.
-pub fn read_info(client: &mut TestRespClient, section: &str) -> io::Result<BTreeMap<String, String>> {
+pub fn read_info(client: &mut RespConnection, section: &str) -> io::Result<BTreeMap<String, String>> {
     match client.call(&["INFO", section])? {
         Value::Bulk(bytes) => {
             let text = String::from_utf8_lossy(&bytes);

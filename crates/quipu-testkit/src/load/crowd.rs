@@ -19,7 +19,7 @@ use super::account::{LoadTally, Loss, REFUSALS};
 use super::drive::LoadDriver;
 use crate::SeededRng;
 use crate::judge::{Violation, is_subset_sum};
-use crate::resp::{TestRespClient, Value, encode};
+use quipu_protocol::resp::{RespConnection, Value, write_request};
 
 /// Deepest pipeline, in adds: deep enough that one load reads many counters.
 pub const PIPELINE_MAX: usize = 200;
@@ -117,7 +117,7 @@ impl CrowdAccount {
     }
 
     /// Adds 1 to every counter; every add must be acknowledged.
-    pub fn fill(&mut self, client: &mut TestRespClient) -> io::Result<()> {
+    pub fn fill(&mut self, client: &mut RespConnection) -> io::Result<()> {
         let numbers: Vec<usize> = (0..self.names.count).collect();
         for numbers in numbers.chunks(SWEEP_NAMES) {
             let mut log = CrowdLog::default();
@@ -131,7 +131,7 @@ impl CrowdAccount {
     }
 
     /// Adds 1 to every counter; some adds may be refused.
-    pub fn fill_some(&mut self, client: &mut TestRespClient) -> io::Result<()> {
+    pub fn fill_some(&mut self, client: &mut RespConnection) -> io::Result<()> {
         let numbers: Vec<usize> = (0..self.names.count).collect();
         for numbers in numbers.chunks(SWEEP_NAMES) {
             let mut log = CrowdLog::default();
@@ -179,7 +179,7 @@ impl CrowdAccount {
 
     /// Reads and judges every counter; the next incarnation starts from the found values. Also
     /// returns the number of existing counters.
-    pub fn judge(&mut self, client: &mut TestRespClient, loss: Loss) -> io::Result<(usize, Vec<Violation>)> {
+    pub fn judge(&mut self, client: &mut RespConnection, loss: Loss) -> io::Result<(usize, Vec<Violation>)> {
         let mut violations = std::mem::take(&mut self.violations);
         let found = read_all_values(client, &self.names)?;
         for (number, value) in found.iter().enumerate() {
@@ -216,7 +216,7 @@ impl LoadDriver {
     /// or the driver is stopped.
     pub fn run_crowd(&self, address: SocketAddr, names: &CrowdNames, rng: &SeededRng) -> CrowdLog {
         let mut log = CrowdLog::default();
-        let outcome = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
+        let outcome = RespConnection::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
             while !self.is_stopped() {
                 let depth = 1 + rng.below(PIPELINE_MAX);
                 let adds: Vec<_> = (0..depth).map(|_| (rng.below(names.count) as u32, rng.between(1..=9))).collect();
@@ -232,7 +232,7 @@ impl LoadDriver {
     /// breaks or the driver is stopped. Returns the impossible replies.
     pub fn read_crowd(&self, address: SocketAddr, names: &CrowdNames, rng: &SeededRng) -> Vec<String> {
         let (mut cursor, mut wrong) = ("0".to_owned(), Vec::new());
-        let _broken = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
+        let _broken = RespConnection::connect(address, REPLY_TIMEOUT).and_then(|mut client| {
             while !self.is_stopped() && wrong.len() < VIOLATIONS_MAX {
                 let reply = match rng.below(4) {
                     0 => client.call(&["SCAN", &cursor, "COUNT", "100"])?,
@@ -261,14 +261,14 @@ impl LoadDriver {
 
 /// Sends adds, all in one write, and records the outcome of each.
 fn send_pipeline(
-    client: &mut TestRespClient,
+    client: &mut RespConnection,
     names: &CrowdNames,
     adds: impl Iterator<Item = (u32, i64)>,
     log: &mut CrowdLog,
 ) -> io::Result<()> {
     let (first, mut bytes) = (log.adds.len(), Vec::new());
     for (number, delta) in adds {
-        encode(&["INCRBY".to_owned(), names.name(number as usize), delta.to_string()], &mut bytes);
+        write_request(&["INCRBY".to_owned(), names.name(number as usize), delta.to_string()], &mut bytes);
         log.adds.push((number, delta, None));
     }
     let mut index = first;
@@ -290,7 +290,7 @@ fn send_pipeline(
 }
 
 /// Reads every counter, in the order of their numbers; `None` for an absent one.
-fn read_all_values(client: &mut TestRespClient, names: &CrowdNames) -> io::Result<Vec<Option<i64>>> {
+fn read_all_values(client: &mut RespConnection, names: &CrowdNames) -> io::Result<Vec<Option<i64>>> {
     let (mut found, numbers) = (Vec::with_capacity(names.count), (0..names.count).collect::<Vec<_>>());
     for numbers in numbers.chunks(SWEEP_NAMES) {
         let mut words = vec!["MGET".to_owned()];
@@ -306,7 +306,7 @@ fn read_all_values(client: &mut TestRespClient, names: &CrowdNames) -> io::Resul
 }
 
 /// Runs a whole pass of SCAN; an error if a name comes twice.
-pub fn scan_names(client: &mut TestRespClient, pattern: Option<&str>) -> io::Result<HashSet<Vec<u8>>> {
+pub fn scan_names(client: &mut RespConnection, pattern: Option<&str>) -> io::Result<HashSet<Vec<u8>>> {
     let (mut scanned, mut cursor) = (HashSet::new(), "0".to_owned());
     loop {
         let mut words = vec!["SCAN", &cursor, "COUNT", SCAN_COUNT];
@@ -356,7 +356,7 @@ mod tests {
                 let _ = stream.read(&mut request).unwrap();
                 stream.write_all(format!("*1\r\n${}\r\n{found}\r\n", found.to_string().len()).as_bytes()).unwrap();
             });
-            let mut client = TestRespClient::connect(address, REPLY_TIMEOUT).unwrap();
+            let mut client = RespConnection::connect(address, REPLY_TIMEOUT).unwrap();
             let (_, violations) = crowd.judge(&mut client, loss).unwrap();
             server.join().unwrap();
             violations.len()

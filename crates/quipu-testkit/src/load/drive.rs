@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::request::LoadRequest;
 use crate::SeededRng;
-use crate::resp::{TestRespClient, Value};
+use quipu_protocol::resp::{RespConnection, Value};
 
 /// Deepest pipeline, in requests.
 const PIPELINE_MAX: usize = 16;
@@ -70,7 +70,7 @@ impl LoadDriver {
     /// Sends requests in the calling thread until the connection breaks or the driver is stopped.
     pub fn run(&self, address: SocketAddr, client: usize, rng: &SeededRng) -> ClientLog {
         let mut log = ClientLog { client, ..ClientLog::default() };
-        let outcome = TestRespClient::connect(address, REPLY_TIMEOUT).and_then(|mut connection| {
+        let outcome = RespConnection::connect(address, REPLY_TIMEOUT).and_then(|mut connection| {
             while !self.is_stopped() {
                 self.send_pipeline(&mut connection, client, rng, &mut log.requests)?;
             }
@@ -82,7 +82,7 @@ impl LoadDriver {
 
     fn send_pipeline(
         &self,
-        connection: &mut TestRespClient,
+        connection: &mut RespConnection,
         client: usize,
         rng: &SeededRng,
         log: &mut Vec<LoggedRequest>,

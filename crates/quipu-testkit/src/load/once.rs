@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::resp::{TestRespClient, Value, encode};
 use crate::rng::SeededRng;
+use quipu_protocol::resp::{RespConnection, Value, write_request};
 
 /// Few counters, so that connections share them.
 const COUNTERS: [&str; 3] = ["once:1", "once:2", "once:3"];
@@ -92,7 +92,7 @@ impl OnceAccount {
 
     /// Sends all unanswered adds again, and some answered ones; then reads every counter. Returns
     /// the violations.
-    pub fn judge(&mut self, client: &mut TestRespClient, rng: &SeededRng) -> Vec<String> {
+    pub fn judge(&mut self, client: &mut RespConnection, rng: &SeededRng) -> Vec<String> {
         for adder in 0..self.histories.len() {
             let mut again = Vec::new();
             let AdderHistory { tokens, sequence } = &self.histories[adder];
@@ -190,7 +190,7 @@ impl AdderHistory {
         stop: &AtomicBool,
     ) -> (usize, Vec<String>) {
         let (mut retried, mut violations) = (0, Vec::new());
-        let Ok(mut client) = TestRespClient::connect(address, TIMEOUT) else { return (retried, violations) };
+        let Ok(mut client) = RespConnection::connect(address, TIMEOUT) else { return (retried, violations) };
         while !stop.load(Ordering::Relaxed) {
             let (mut bytes, mut names) = (Vec::new(), Vec::new());
             for _ in 0..1 + rng.below(PIPELINE_MAX) {
@@ -205,7 +205,7 @@ impl AdderHistory {
                     AddName::Number(n)
                 };
                 for _ in 0..1 + rng.below(2) {
-                    encode(&name.words(adder, &add), &mut bytes);
+                    write_request(&name.words(adder, &add), &mut bytes);
                     names.push(name);
                 }
             }

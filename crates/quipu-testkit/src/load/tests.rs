@@ -14,7 +14,7 @@ use quipu_protocol::resp::ReplyReader;
 use super::*;
 use crate::SeededRng;
 use crate::judge::{ExpiryTime, OwnedCounter, OwnedCounters, SequenceStep, StepAction};
-use crate::resp::{TestRespClient, Value};
+use quipu_protocol::resp::{RespConnection, Value};
 
 /// Commands after which the toy server dies, with everything in flight.
 const COMMANDS_PER_LIFE: usize = 6_000;
@@ -150,7 +150,7 @@ fn judged(forgets_every: usize, damage: impl Fn(&mut OwnedCounters)) -> [String;
         state = toy.state.lock().unwrap().clone();
         damage(&mut state);
         let address = ToyServer::new(state.clone(), 0).start();
-        let mut client = TestRespClient::connect(address, Duration::from_secs(5)).unwrap();
+        let mut client = RespConnection::connect(address, Duration::from_secs(5)).unwrap();
         let violations = account.judge(&mut client, Loss::Nothing).unwrap();
         violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Loss, read_info};
-use crate::resp::{TestRespClient, Value, encode};
 use crate::rng::SeededRng;
+use quipu_protocol::resp::{RespConnection, Value, write_request};
 
 /// Few counters, so that connections share them.
 const COUNTERS: [&str; 3] = ["hot:1", "hot:2", "hot:3"];
@@ -78,7 +78,7 @@ impl UnrepliedAccount {
 
     /// Reads every counter and returns the violations. The next judgement starts from the found
     /// values.
-    pub fn judge(&mut self, client: &mut TestRespClient, loss: Loss) -> Vec<String> {
+    pub fn judge(&mut self, client: &mut RespConnection, loss: Loss) -> Vec<String> {
         let mut violations = Vec::new();
         for (counter, totals) in COUNTERS.iter().zip(&mut self.totals) {
             let value = client.call(&["GET", counter]).expect("a program that serves answers").number().unwrap_or(0);
@@ -100,7 +100,7 @@ impl UnrepliedAccount {
 }
 
 /// Number of counters with split lanes at present.
-pub fn count_split_counters(client: &mut TestRespClient) -> u64 {
+pub fn count_split_counters(client: &mut RespConnection) -> u64 {
     let info = read_info(client, "quipu").unwrap_or_default();
     info.get("counters_split").and_then(|number| number.parse().ok()).unwrap_or(0)
 }
@@ -109,11 +109,10 @@ pub fn count_split_counters(client: &mut TestRespClient) -> u64 {
 /// sums of each counter.
 fn send_adds(address: SocketAddr, rng: &SeededRng, stop: &AtomicBool) -> [(i64, i64); COUNTERS.len()] {
     let mut totals = [(0, 0); COUNTERS.len()];
-    let Ok(mut client) = TestRespClient::connect(address, TIMEOUT) else { return totals };
+    let Ok(mut client) = RespConnection::connect(address, TIMEOUT) else { return totals };
     while !stop.load(Ordering::Relaxed) {
         let mut bytes = Vec::new();
-        let mut push_command =
-            |words: &[&str]| encode(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>(), &mut bytes);
+        let mut push_command = |words: &[&str]| write_request(words, &mut bytes);
         push_command(&["CLIENT", "REPLY", "OFF"]);
         let mut counter = rng.below(COUNTERS.len());
         for _ in 0..1 + rng.below(ADDS_MAX) {
@@ -138,7 +137,7 @@ fn send_adds(address: SocketAddr, rng: &SeededRng, stop: &AtomicBool) -> [(i64, 
 /// values.
 fn read_values(address: SocketAddr, stop: &AtomicBool) -> [i64; COUNTERS.len()] {
     let mut shown = [0; COUNTERS.len()];
-    let Ok(mut client) = TestRespClient::connect(address, TIMEOUT) else { return shown };
+    let Ok(mut client) = RespConnection::connect(address, TIMEOUT) else { return shown };
     'reading: while !stop.load(Ordering::Relaxed) {
         for (counter, shown) in COUNTERS.iter().zip(&mut shown) {
             let Ok(value) = client.call(&["GET", counter]) else { break 'reading };

@@ -16,8 +16,8 @@ use quipu_model::BoxError;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::resp::{TestRespClient, Value};
 use crate::server_suite::TestServer;
+use quipu_protocol::resp::{RespConnection, Value};
 
 /// Package to install if there is no server.
 const PACKAGE: &str = "redis-server";
@@ -115,8 +115,8 @@ impl RedisServer {
     }
 
     /// Opens a connection to it.
-    pub fn connect(&self) -> io::Result<TestRespClient> {
-        TestRespClient::connect(self.address(), REPLY_TIMEOUT)
+    pub fn connect(&self) -> io::Result<RespConnection> {
+        RespConnection::connect(self.address(), REPLY_TIMEOUT)
     }
 
     /// Sends one command; an error reply is returned as an error.

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value};
 use quipu_testkit::load::{BackgroundStats, scan_names};
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch};
@@ -23,12 +23,12 @@ const LOOKS_MAX: usize = 400;
 struct ServerAtRest {
     launch: Launch,
     program: Program,
-    client: TestRespClient,
+    client: RespConnection,
     _data: TempDir,
 }
 
 /// `c:N` has the value N, for every N; `more` adds what the test needs beside them, before the stop.
-fn start_at_rest(more: impl FnOnce(&mut TestRespClient)) -> ServerAtRest {
+fn start_at_rest(more: impl FnOnce(&mut RespConnection)) -> ServerAtRest {
     let data = TempDir::new().expect("a temporary directory can be made");
     let launch = launch(data.path(), Durability::Durable);
     let program = launch.start().expect("it starts");

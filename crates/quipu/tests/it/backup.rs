@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value};
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::launch;
@@ -55,8 +55,8 @@ fn busy(data: &Path) -> Launch {
     Launch { arguments, ..launch(data, Durability::Durable) }
 }
 
-fn client(program: &Program) -> TestRespClient {
-    TestRespClient::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
+fn client(program: &Program) -> RespConnection {
+    RespConnection::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
 }
 
 fn name(client: usize, add: u64) -> String {
@@ -64,7 +64,7 @@ fn name(client: usize, add: u64) -> String {
 }
 
 /// How many adds of a client are there; fails unless they are its first ones, each once.
-fn adds_of(client: usize, resp: &mut TestRespClient) -> u64 {
+fn adds_of(client: usize, resp: &mut RespConnection) -> u64 {
     let names: Vec<String> = (0..NAMES).map(|index| name(client, index)).collect();
     let request: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
     let reply = resp.call(&request).expect("a program that serves answers");

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value};
 use quipu_testkit::load::read_info;
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch, now};
@@ -76,12 +76,12 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-fn ask(client: &mut TestRespClient, words: &str) -> Value {
+fn ask(client: &mut RespConnection, words: &str) -> Value {
     client.call(&words.split(' ').collect::<Vec<_>>()).expect("it answers")
 }
 
 /// How far the program says its wall clock is ahead, by INFO.
-fn ahead(client: &mut TestRespClient) -> i64 {
+fn ahead(client: &mut RespConnection) -> i64 {
     read_info(client, "quipu").expect("it tells of itself")["clock_ahead_seconds"].parse().expect("a number")
 }
 
@@ -102,7 +102,7 @@ fn token(nonce: &str) -> String {
 }
 
 /// Tokens, expiry, limits and windows do what they do, whatever the wall clock shows.
-fn check_that_time_goes_on(client: &mut TestRespClient, round: &str) {
+fn check_that_time_goes_on(client: &mut RespConnection, round: &str) {
     let token = token(round);
     let add = format!("INCREX tokens:{round} BYINT 5 IDMP test {token}");
     for attempt in ["first", "again"] {
@@ -111,7 +111,7 @@ fn check_that_time_goes_on(client: &mut TestRespClient, round: &str) {
     check_expiry(client, round);
 }
 
-fn check_expiry(client: &mut TestRespClient, round: &str) {
+fn check_expiry(client: &mut RespConnection, round: &str) {
     assert_eq!(ask(client, &format!("SET ttl:{round} 1 PX 700")), Value::Simple("OK".into()), "{round}");
     let limited = format!("INCREX limit:{round} UBOUND 1 PX 700 ENX");
     let reply = |added| Value::Array(vec![Value::Integer(1), Value::Integer(added)]);
@@ -123,7 +123,7 @@ fn check_expiry(client: &mut TestRespClient, round: &str) {
     until(&format!("{round}: the window has passed"), || uniques(client, round) == 0);
 }
 
-fn uniques(client: &mut TestRespClient, round: &str) -> i64 {
+fn uniques(client: &mut RespConnection, round: &str) -> i64 {
     match ask(client, &format!("QUIPU.UNIQUES w:{round}")) {
         Value::Array(pairs) => pairs[1].number().expect("an estimate is a number"),
         other => panic!("pairs, not {other:?}"),

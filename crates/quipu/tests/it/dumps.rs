@@ -12,9 +12,9 @@ use std::process::{Command, Output};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value};
 use quipu_sketch::{Dump, Sketch, SketchKind, Unique};
 use quipu_testkit::program::Program;
-use quipu_testkit::resp::{TestRespClient, Value};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
@@ -37,7 +37,7 @@ pub const SKETCHES: [(&str, &str, &str); 9] = [
     ("recent:h", "unique", "ring"),
 ];
 
-pub fn call(client: &mut TestRespClient, request: &[&[u8]]) -> Value {
+pub fn call(client: &mut RespConnection, request: &[&[u8]]) -> Value {
     client.send_encoded(&quipu_protocol::resp::request(request)).expect("it takes a request");
     client.receive().expect("it answers")
 }
@@ -90,7 +90,7 @@ pub fn fill(data: &TempDir) -> Program {
     program
 }
 
-fn field_of_time(client: &mut TestRespClient) -> i64 {
+fn field_of_time(client: &mut RespConnection) -> i64 {
     let time = call(client, &[b"TIME"]);
     time.elements()[0].number().expect("seconds") * 1_000
 }
@@ -186,7 +186,7 @@ fn by_name(lines: &str) -> BTreeMap<String, Json> {
 /// The values of counters as the server reads them.
 fn readings(program: &Program) -> BTreeMap<&'static str, i64> {
     let mut client = connect(program);
-    let value = |name: &str, client: &mut TestRespClient| {
+    let value = |name: &str, client: &mut RespConnection| {
         field(&call(client, &[b"QUIPU.READ", name.as_bytes()]), "value").number().expect("a number")
     };
     SKETCHES.map(|(name, ..)| (name, value(name, &mut client))).into()

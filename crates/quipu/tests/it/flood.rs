@@ -29,7 +29,7 @@ fn a_flood_of_connections_is_capped_and_those_that_say_nothing_to_the_end_are_cl
     let program = launch.start().expect("it starts");
     let http = program.http().expect("it serves HTTP");
     let mut bystander = connect(&program);
-    let count = |client: &mut quipu_testkit::resp::TestRespClient, expected: i64| {
+    let count = |client: &mut quipu_protocol::resp::RespConnection, expected: i64| {
         assert_eq!(client.call(&["INCR", "likes:1"]).expect("it answers").number(), Some(expected));
     };
     count(&mut bystander, 1);

@@ -4,8 +4,8 @@
 use std::process::{Command, Stdio};
 
 use quipu_model::Durability;
+use quipu_protocol::resp::RespConnection;
 use quipu_testkit::program::Program;
-use quipu_testkit::resp::TestRespClient;
 use quipu_testkit::servers::redis::RedisServer;
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -28,7 +28,7 @@ fn directory() -> TempDir {
     TempDir::new().expect("a temporary directory can be made")
 }
 
-fn call(client: &mut TestRespClient, command: &[&str]) -> Option<i64> {
+fn call(client: &mut RespConnection, command: &[&str]) -> Option<i64> {
     let reply = client.call(command).expect("it answers");
     assert_eq!(reply.error(), None, "{command:?}");
     reply.number()
@@ -241,7 +241,7 @@ fn sketches_of_a_server_of_ours_are_imported_if_they_hash_by_the_same_secret() {
     let (mut here, mut there) = (connect(&source), connect(&shown));
     for name in ["likes:1", "hll", "unique", "cms", "freq", "topk", "top"] {
         let dump =
-            |client: &mut TestRespClient| format!("{:?}", client.call(&["QUIPU.DUMP", name]).expect("it answers"));
+            |client: &mut RespConnection| format!("{:?}", client.call(&["QUIPU.DUMP", name]).expect("it answers"));
         let expected = dump(&mut here);
         eventually(name, || dump(&mut there), |dump| *dump == expected);
     }

@@ -5,11 +5,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quipu_model::Durability;
+use quipu_protocol::resp::RespConnection;
 use quipu_testkit::SeededRng;
 use quipu_testkit::judge::Violation;
 use quipu_testkit::load::{BackgroundStats, CLIENTS, ClientLog, CrowdLog, CrowdNames, LoadAccount, LoadDriver, Loss};
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::TestRespClient;
 
 /// How long a reply may take when the program is asked what it holds.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -37,8 +37,8 @@ pub fn now() -> Instant {
 }
 
 /// A connection to a program that serves.
-pub fn connect(program: &Program) -> TestRespClient {
-    TestRespClient::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
+pub fn connect(program: &Program) -> RespConnection {
+    RespConnection::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts")
 }
 
 /// Judges what the program holds after the life before.

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::Value;
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp::Value;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::RedisServer;
 

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::RespConnection;
 use quipu_testkit::program::Program;
-use quipu_testkit::resp::TestRespClient;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use serde_json::Value as Json;
@@ -189,7 +189,7 @@ fn what_nodes_count_and_take_beside_an_import_is_counted_once() {
     run_and_print(&["import", &from, "--store", &to]);
     let (_data, node) = node(&to);
     let mut client = connect(&node);
-    let shown = |client: &mut TestRespClient, name: &str| client.call(&["GET", name]).expect("it answers").number();
+    let shown = |client: &mut RespConnection, name: &str| client.call(&["GET", name]).expect("it answers").number();
     assert_eq!(shown(&mut client, "likes:1"), Some(100), "a node shows what was imported");
     client.call(&["INCRBY", "likes:1", "7"]).expect("it answers");
     // Taken: what the import says of it from now on is what came after.

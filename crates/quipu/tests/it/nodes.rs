@@ -14,11 +14,11 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::RespConnection;
 use quipu_testkit::SeededRng;
 use quipu_testkit::judge::is_subset_sum;
 use quipu_testkit::program::{Launch, Program};
 use quipu_testkit::proxy::{NetworkFault, Proxy};
-use quipu_testkit::resp::TestRespClient;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::{RedisCluster, RedisServer};
 use tempfile::TempDir;
@@ -140,7 +140,7 @@ fn drive(nodes: &NodesShared, node: usize, rng: &SeededRng) {
     let mut client = None;
     while !nodes.over.load(Ordering::Relaxed) {
         let address = nodes.addresses.lock().expect("nobody panics holding it")[node];
-        let connected = client.take().or_else(|| TestRespClient::connect(address?, REPLY_TIMEOUT).ok());
+        let connected = client.take().or_else(|| RespConnection::connect(address?, REPLY_TIMEOUT).ok());
         let Some(mut connected) = connected else {
             thread::sleep(Duration::from_millis(10));
             continue;
@@ -152,7 +152,7 @@ fn drive(nodes: &NodesShared, node: usize, rng: &SeededRng) {
 }
 
 /// Asks one thing, and writes down what is known of it; whether the connection is whole.
-fn ask(nodes: &NodesShared, client: &mut TestRespClient, rng: &SeededRng) -> bool {
+fn ask(nodes: &NodesShared, client: &mut RespConnection, rng: &SeededRng) -> bool {
     let harvests = nodes.harvests && rng.chance(3);
     let name = if harvests || rng.chance(50) { *rng.pick(&HARVESTED) } else { *rng.pick(&PLAIN) };
     let delta = 1 + rng.below(5) as i64;
@@ -237,7 +237,7 @@ fn bad_weather(request: u64) -> NetworkFault {
 }
 
 fn judge(what: &str, nodes: &Nodes) {
-    let mut clients: Vec<TestRespClient> = nodes.programs.iter().flatten().map(connect).collect();
+    let mut clients: Vec<RespConnection> = nodes.programs.iter().flatten().map(connect).collect();
     let accounts = nodes.shared.accounts.lock().expect("nobody panics holding it");
     let began = now();
     for (name, account) in accounts.iter() {
@@ -278,7 +278,7 @@ fn judge(what: &str, nodes: &Nodes) {
     );
 }
 
-fn value(client: &mut TestRespClient, name: &str) -> i64 {
+fn value(client: &mut RespConnection, name: &str) -> i64 {
     client.call(&["GET", name]).expect("it answers").number().unwrap_or(-1)
 }
 

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::Value;
 use quipu_testkit::program::{LaunchError, Program};
-use quipu_testkit::resp::Value;
 use quipu_testkit::servers::postgres::PostgresServer;
 use quipu_testkit::servers::redis::RedisServer;
 

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value};
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch, now};
@@ -40,7 +40,7 @@ fn start(launch: &Launch) -> Program {
     launch.start().unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn call(client: &mut TestRespClient, request: &[&str]) -> Value {
+fn call(client: &mut RespConnection, request: &[&str]) -> Value {
     client.call(request).expect("it answers")
 }
 
@@ -49,7 +49,7 @@ fn number(value: &Value) -> i64 {
 }
 
 /// A field of a reading, if it has it.
-fn field(client: &mut TestRespClient, name: &str, field: &str) -> Option<i64> {
+fn field(client: &mut RespConnection, name: &str, field: &str) -> Option<i64> {
     let reading = call(client, &["QUIPU.READ", name]);
     reading.pairs().iter().find(|(key, _)| key.bytes() == Some(field.as_bytes())).map(|(_, value)| number(value))
 }
@@ -74,7 +74,7 @@ fn json(program: &Program, method: &str, path: &str, body: &str) -> (u16, serde_
 }
 
 /// So many INCRs in one pipeline; the values they were told.
-fn incr(client: &mut TestRespClient, name: &str, times: usize) -> Vec<i64> {
+fn incr(client: &mut RespConnection, name: &str, times: usize) -> Vec<i64> {
     let request = vec!["INCR".to_owned(), name.to_owned()];
     client.send(&vec![request; times]).expect("it takes requests");
     (0..times).map(|_| number(&client.receive().expect("it answers"))).collect()

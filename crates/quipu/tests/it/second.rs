@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value};
 use quipu_testkit::program::{Launch, LaunchError, Program};
-use quipu_testkit::resp::{TestRespClient, Value};
 use tempfile::TempDir;
 
 use crate::life::{connect, launch};
@@ -44,7 +44,7 @@ fn a_second_process_on_the_same_directory_is_refused_and_told_who_has_it() {
     let data = TempDir::new().expect("a temporary directory can be made");
     let launch = launch(data.path(), Durability::Durable);
     let first = launch.start().expect("the first one starts");
-    let mut client = TestRespClient::connect(first.address(), Duration::from_secs(20)).expect("the first one accepts");
+    let mut client = RespConnection::connect(first.address(), Duration::from_secs(20)).expect("the first one accepts");
     assert_eq!(client.call(&["INCR", "a"]).expect("the first one answers"), Value::Integer(1));
 
     let message = refusal(&launch);
@@ -53,7 +53,7 @@ fn a_second_process_on_the_same_directory_is_refused_and_told_who_has_it() {
     assert_eq!(client.call(&["INCR", "a"]).expect("the first one still answers"), Value::Integer(2));
     first.kill9();
     let third = launch.start().expect("the directory of a killed process is free again");
-    let mut client = TestRespClient::connect(third.address(), Duration::from_secs(20)).expect("the third one accepts");
+    let mut client = RespConnection::connect(third.address(), Duration::from_secs(20)).expect("the third one accepts");
     assert_eq!(client.call(&["GET", "a"]).expect("the third one answers"), Value::Bulk(b"2".to_vec()));
 }
 

@@ -10,10 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::Durability;
+use quipu_protocol::resp::{RespConnection, Value};
 use quipu_sketch::{Edits, Hll};
 use quipu_testkit::SeededRng;
 use quipu_testkit::program::Program;
-use quipu_testkit::resp::{TestRespClient, Value};
 use quipu_testkit::servers::redis::RedisServer;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ const KILLS: usize = 10;
 /// Clients that load it.
 const CLIENTS: usize = 3;
 
-fn call(client: &mut TestRespClient, request: &[&[u8]]) -> Value {
+fn call(client: &mut RespConnection, request: &[&[u8]]) -> Value {
     client.send_encoded(&quipu_protocol::resp::request(request)).expect("it takes a request");
     client.receive().expect("it answers")
 }
@@ -43,7 +43,7 @@ fn bytes(value: Value) -> Vec<u8> {
 }
 
 /// Adds items `from..to` to a key, a hundred at a time.
-fn observe(client: &mut TestRespClient, key: &str, from: usize, to: usize) {
+fn observe(client: &mut RespConnection, key: &str, from: usize, to: usize) {
     let items: Vec<String> = (from..to).map(|item| format!("item-{item}")).collect();
     for some in items.chunks(100) {
         let mut request = vec![&b"PFADD"[..], key.as_bytes()];
@@ -374,7 +374,7 @@ fn what_was_acknowledged_is_there_after_kills_and_nothing_that_was_not_asked_for
 }
 
 /// Milliseconds since 1970, by the program's clock.
-fn wall(client: &mut TestRespClient) -> u64 {
+fn wall(client: &mut RespConnection) -> u64 {
     let time = call(client, &[b"TIME"]);
     let part = |index: usize| {
         let text = bytes(time.elements()[index].clone());

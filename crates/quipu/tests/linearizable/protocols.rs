@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use quipu_model::Reply;
+use quipu_protocol::resp;
 use quipu_testkit::judge::CounterAction;
-use quipu_testkit::resp;
 use serde_json::{Value, json};
 
 use crate::request::{Answer, Request, producer};
@@ -27,7 +27,7 @@ pub struct Addresses {
 
 /// A connection.
 pub enum ProtocolClient {
-    Resp(resp::TestRespClient),
+    Resp(resp::RespConnection),
     Http(HttpConnection),
 }
 
@@ -38,7 +38,7 @@ pub struct HttpConnection {
 
 impl ProtocolClient {
     pub fn connect_resp(addresses: Addresses) -> io::Result<ProtocolClient> {
-        resp::TestRespClient::connect(addresses.resp, REPLY_TIMEOUT).map(ProtocolClient::Resp)
+        resp::RespConnection::connect(addresses.resp, REPLY_TIMEOUT).map(ProtocolClient::Resp)
     }
 
     pub fn connect_http(addresses: Addresses) -> io::Result<ProtocolClient> {

@@ -1,9 +1,9 @@
 //! The requests of clients, and their replies.
 
 use quipu_model::Reply;
+use quipu_protocol::resp::Value;
 use quipu_testkit::SeededRng;
 use quipu_testkit::judge::{CELLS, CounterAction, CounterStep};
-use quipu_testkit::resp::Value;
 
 /// Groups of counters. Transactions stay within one, so that each is judged alone.
 pub const GROUPS: usize = 4;

@@ -7,12 +7,12 @@ use std::thread;
 use std::time::Duration;
 
 use quipu_model::{Durability, Reply};
+use quipu_protocol::resp;
 use quipu_testkit::SeededRng;
 use quipu_testkit::judge::{
     CELLS, CounterSpec, CounterState, CounterStep, Deadline, History, HistoryOperation, SearchSize,
 };
 use quipu_testkit::program::{Launch, Program};
-use quipu_testkit::resp;
 use tempfile::TempDir;
 
 use crate::Figures;
@@ -190,7 +190,7 @@ impl Trial {
     /// The state of all counters while nobody changes them.
     fn read_state(&self, program: &Program) -> [GroupState; GROUPS] {
         let mut connection =
-            resp::TestRespClient::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts");
+            resp::RespConnection::connect(program.address(), ANSWER_TIMEOUT).expect("a program that serves accepts");
         let mut ask = |words: &[&str]| connection.call(words).expect("a program that serves answers").number();
         let slack = nanos(CLOCK_SLACK);
         let mut read = |name: &str| {

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use quipu_protocol::resp::Value;
 use quipu_sketch::{Edits, Hll};
-use quipu_testkit::resp::Value;
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn count(nodes: &NodesShared, node: usize, rng: &SeededRng) -> NodeLoadLog {
     let (mut client, mut load_log) = (None, NodeLoadLog::default());
     while !nodes.over.load(Ordering::Relaxed) {
         let address = nodes.addresses.lock().expect("nobody panics holding it")[node];
-        let connected = client.take().or_else(|| TestRespClient::connect(address?, REPLY_TIMEOUT).ok());
+        let connected = client.take().or_else(|| RespConnection::connect(address?, REPLY_TIMEOUT).ok());
         let Some(mut connected) = connected else {
             pause(10);
             continue;
@@ -46,7 +46,7 @@ fn count(nodes: &NodesShared, node: usize, rng: &SeededRng) -> NodeLoadLog {
 }
 
 /// Observes an item and counts another; whether the connection is whole.
-fn count_once(client: &mut TestRespClient, rng: &SeededRng, load_log: &mut NodeLoadLog) -> bool {
+fn count_once(client: &mut RespConnection, rng: &SeededRng, load_log: &mut NodeLoadLog) -> bool {
     let item = format!("item-{}", rng.below(30_000));
     let (hot, by) = (format!("hot-{}", rng.below(40)), 1 + rng.below(9) as u64);
     let amount = by.to_string();
@@ -129,7 +129,7 @@ fn nothing_counted_is_lost(what: &str, url: &str, happen: impl FnOnce(&mut Nodes
     });
     let refused: u64 = load_log.iter().map(|load_log| load_log.refused).sum();
     let sums = sum(load_log);
-    let mut clients: Vec<TestRespClient> = nodes.programs.iter().flatten().map(connect).collect();
+    let mut clients: Vec<RespConnection> = nodes.programs.iter().flatten().map(connect).collect();
     let began = now();
     let agreed = loop {
         let views: Vec<_> = clients.iter_mut().map(show).collect();
@@ -156,7 +156,7 @@ fn nothing_counted_is_lost(what: &str, url: &str, happen: impl FnOnce(&mut Nodes
 /// all and of each item, and the list.
 type NodeView = (Vec<u8>, i64, i64, Vec<i64>, Value);
 
-fn show(client: &mut TestRespClient) -> Option<NodeView> {
+fn show(client: &mut RespConnection) -> Option<NodeView> {
     let string = client.call(&["GET", "hll"]).ok()?.bytes()?.to_vec();
     let uniques = client.call(&["QUIPU.UNIQUES", "unique"]).ok()?.pairs().first()?.1.number()?;
     let Ok(Value::Array(info)) = client.call(&["CMS.INFO", "cms"]) else { return None };
