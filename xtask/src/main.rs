@@ -10,6 +10,7 @@ mod documents;
 mod parts;
 mod patches;
 mod paths;
+mod printed_pages;
 mod proved;
 mod rename;
 mod run;
@@ -30,6 +31,7 @@ cargo xtask patches [NAME …]                 applies each known-bad patch and 
 cargo xtask patches --carry [COMMIT]         merges each patch over the change of its files since COMMIT, HEAD by default
 cargo xtask rename MAP.toml                  renames items, modules and local names in all sources, and carries the patches
 cargo xtask tidy [--shrink]                  names, the engine's ranks and prose, beside the rules; --shrink lowers xtask/tidy.toml
+cargo xtask docs                             prints the pages of docs/ that come from the code
 cargo xtask accuracy [--quick] [--seed N] [--plot DIRECTORY] [--json]
                                              errors of approximate kinds, beside published figures and what they may be; fails
                                              if one is larger; --quick: some seconds, more noise, no verdict
@@ -65,6 +67,7 @@ fn dispatch(arguments: &[String]) -> anyhow::Result<()> {
         ["prove", rest @ ..] => test::prove(&prove_options(rest)?),
         ["patches", "--carry"] => patches::carry::carry("HEAD"),
         ["patches", "--carry", commit] => patches::carry::carry(commit),
+        ["docs"] => printed_pages::print_pages(),
         ["tidy"] => tidy::show(),
         ["tidy", "--shrink"] => tidy::shrink(),
         ["rename", map] => rename::rename(map),

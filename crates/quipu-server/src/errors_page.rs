@@ -10,7 +10,7 @@ use crate::http::reason;
 
 const HEAD: &str = "# Errors
 
-This page is printed from the code: `quipu docs errors > docs/errors.md`.
+This page is printed from the code by `cargo xtask docs`.
 
 - **An error reply means that nothing was applied**, over RESP and over HTTP.
 - **A connection that closes without a reply means: outcome unknown.** The command was applied once

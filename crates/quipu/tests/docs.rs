@@ -56,7 +56,7 @@ fn the_page_of_metrics_is_what_the_code_prints() {
     let page = std::fs::read_to_string(root().join("docs/metrics.md")).expect("docs/metrics.md");
     let printed = std::process::Command::new(env!("CARGO_BIN_EXE_quipu")).args(["docs", "metrics"]).output();
     let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
-    assert!(page == printed, "run: quipu docs metrics > docs/metrics.md");
+    assert!(page == printed, "run: cargo xtask docs");
 }
 
 /// The metrics that a text of Prometheus's language names; a histogram by its own name.
@@ -125,7 +125,7 @@ fn the_page_of_settings_is_what_the_code_prints() {
     let page = std::fs::read_to_string(root().join("docs/configuration.md")).expect("docs/configuration.md");
     let printed = std::process::Command::new(env!("CARGO_BIN_EXE_quipu")).args(["docs", "configuration"]).output();
     let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
-    assert!(page == printed, "run: quipu docs configuration > docs/configuration.md");
+    assert!(page == printed, "run: cargo xtask docs");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn the_page_of_errors_is_what_the_code_prints() {
     let page = std::fs::read_to_string(root().join("docs/errors.md")).expect("docs/errors.md");
     let printed = std::process::Command::new(env!("CARGO_BIN_EXE_quipu")).args(["docs", "errors"]).output();
     let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
-    assert!(page == printed, "run: quipu docs errors > docs/errors.md");
+    assert!(page == printed, "run: cargo xtask docs");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn the_page_of_commands_is_what_the_code_prints() {
     let page = std::fs::read_to_string(root().join("docs/commands.md")).expect("docs/commands.md");
     let printed = std::process::Command::new(env!("CARGO_BIN_EXE_quipu")).args(["docs", "commands"]).output();
     let printed = String::from_utf8(printed.expect("the program runs").stdout).expect("text");
-    assert!(page == printed, "run: quipu docs commands > docs/commands.md");
+    assert!(page == printed, "run: cargo xtask docs");
 }
 
 /// The anchors of a page's headings, as the usual renderers of Markdown make them.

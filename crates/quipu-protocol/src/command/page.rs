@@ -7,7 +7,7 @@ use super::{Argument, ArgumentKind, Spec, TABLE};
 
 const HEAD: &str = "# Commands
 
-This page is printed from the server's table of commands: `quipu docs commands > docs/commands.md`.
+This page is printed from the server's table of commands by `cargo xtask docs`.
 `COMMAND DOCS` returns the same to clients; redis-cli from 7.2 on completes commands by it.
 
 In a syntax line, words in capitals are literal, and `[…]` is optional. `a | b` is a choice, and

@@ -23,7 +23,7 @@ pub(crate) fn text(sources: &MetricSources<'_>) -> String {
 /// Generates `docs/metrics.md`.
 pub fn markdown() -> String {
     let mut page = String::from(
-        "# Metrics\n\n`GET /metrics`, in Prometheus's text format. Printed from the code by `quipu docs metrics`; a test compares the two.\n\n\
+        "# Metrics\n\n`GET /metrics`, in Prometheus's text format. Printed from the code by `cargo xtask docs`; a test compares the two.\n\n\
          Counters begin at 0 with the process, and again after `CONFIG RESETSTAT`. A metric that has no value, such as those of a shared store on a \
          node without one, is left out.\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n",
     );

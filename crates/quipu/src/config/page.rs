@@ -9,7 +9,7 @@ use super::settings::SETTINGS;
 const HEAD: &str = "\
 # Configuration
 
-This page is printed from the code: `quipu docs configuration > docs/configuration.md`.
+This page is printed from the code by `cargo xtask docs`.
 
 `quipu serve --config quipu.toml` reads a file. Every server setting is a key of that file, a flag
 and an environment variable. A flag overrides a variable, a variable the file, the file the default.
