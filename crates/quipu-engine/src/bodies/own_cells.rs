@@ -30,7 +30,7 @@
 //! A cell of a sketch body has no totals that matter, and no expired values. In place of the
 //! confirmed total it has the seq of the newest put that its body contains. In place of the expired
 //! seq, the cell of the node itself has the first seq given to a state of this body
-//! (`sketches/unsettled_changes`).
+//! (`bodies/unsettled_changes`).
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 use quipu_model::{Cell, Durability, Epoch, Incarnation, Millis, Name, SimpleCommand};
 
 use crate::core::store_link::StoreLink;
-use crate::execute::turn::Turn;
+use crate::execute::turn::{OpenRun, Turn};
 use crate::journal::RecordBuilder;
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, PriorExistence, RECORD_OVERHEAD_BYTES_MAX};
 use crate::namespaces::{Policies, Policy};
@@ -122,8 +122,8 @@ impl<'e> Turn<'e> {
             plan.mark_adds_and_reads(commands);
         }
         let ready = self.lock_and_find(&mut plan, incarnation);
-        let run_count = match &mut self.locks {
-            Some(held) => run_batches(&commands[..ready], &mut plan, (&self.policies, held), on_reply),
+        let run_count = match &mut self.open_run {
+            Some(run) => run_batches(&commands[..ready], &mut plan, (&self.policies, &mut run.locks), on_reply),
             // Without locks no batch is ready.
             None => 0,
         };
@@ -148,7 +148,7 @@ impl<'e> Turn<'e> {
         if !self.policies_unchanged() {
             return false;
         }
-        let shard = self.locks.insert(held).nth(0);
+        let shard = self.open_run.insert(OpenRun::new(held, Durability::Memory)).locks.nth(0);
         let incarnation = engine.shared.as_ref().map(StoreLink::incarnation);
         // Under the lock: a write admitted before the close must not follow its mark.
         let ready = !engine.is_closed()
@@ -162,8 +162,8 @@ impl<'e> Turn<'e> {
                     self.find_shared_batches(std::slice::from_mut(&mut batch), incarnation, 1) == 1
                 }
             };
-        let reply = match &mut self.locks {
-            Some(held) if ready => batch.run_any(command.delta, &self.policies, held),
+        let reply = match &mut self.open_run {
+            Some(run) if ready => batch.run_any(command.delta, &self.policies, &mut run.locks),
             _ => None,
         };
         if reply.is_some() {
@@ -237,7 +237,7 @@ impl<'e> Turn<'e> {
         if !self.policies_unchanged() {
             return 0;
         }
-        let held = self.locks.insert(held);
+        let held = &mut self.open_run.insert(OpenRun::new(held, Durability::Memory)).locks;
         if engine.is_closed() {
             // Under the locks: a write admitted before the close must not follow its mark.
             return 0;
@@ -283,14 +283,14 @@ impl<'e> Turn<'e> {
     #[inline]
     fn write_batches(&mut self, batches: &[KeyBatch<'_>], incarnation: Option<Incarnation>) {
         for batch in batches {
-            self.run_durability = self.run_durability.max(batch.durability);
-            match (incarnation, &mut self.locks) {
-                (Some(incarnation), _) if batch.count > 0 => self.write_shared(batch, incarnation),
-                (None, Some(held)) if batch.count > 0 => {
-                    batch.write(held.nth(batch.shard_index), self.now, &mut self.builder)
-                }
+            // Without a run there is no batch.
+            let Some(run) = &mut self.open_run else { return };
+            run.raise_durability(batch.durability);
+            match incarnation {
                 // The batch only read.
-                _ => {}
+                _ if batch.count == 0 => {}
+                Some(incarnation) => self.write_shared(batch, incarnation),
+                None => batch.write(run.locks.nth(batch.shard_index), self.now, &mut self.builder),
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::bodies::own_cells::OwnCell;
 use crate::core::store_link::StoreLink;
 use crate::execute::fast_path::{BatchPlan, KeyBatch};
 use crate::execute::routing::RowCheck;
-use crate::execute::turn::Turn;
+use crate::execute::turn::{Turn, expect_run};
 use crate::journal::format::{Entry, PriorExistence};
 use crate::namespaces::Policies;
 use crate::table::{Residency, Shard};
@@ -55,7 +55,7 @@ impl Turn<'_> {
     ) -> usize {
         let shared = self.engine.shared.as_ref().expect("there is a store");
         let view = SharedView { shared, policies: &self.policies, incarnation, times: (self.elapsed, self.rows_since) };
-        let held = self.locks.as_mut().expect("the run is open");
+        let held = &mut expect_run(&mut self.open_run).locks;
         let unready = batches.iter_mut().filter_map(|batch| {
             (!batch.find_shared(held.nth(batch.shard_index), &view)).then_some(batch.first_command)
         });
@@ -66,7 +66,7 @@ impl Turn<'_> {
     pub(super) fn write_shared(&mut self, batch: &KeyBatch<'_>, incarnation: Incarnation) {
         let shared = self.engine.shared.as_ref().expect("there is a store");
         let picker = shared.shard_picker_as(incarnation, self.elapsed, &self.policies);
-        let shard = self.locks.as_mut().expect("the run is open").nth(batch.shard_index);
+        let shard = expect_run(&mut self.open_run).locks.nth(batch.shard_index);
         let at = batch.slot.expect("only what was found is run");
         shard.set_value(at, batch.value);
         let own_cells = shard.own_cells_at(at).expect("only what this node has a cell of is run");

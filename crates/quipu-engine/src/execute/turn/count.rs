@@ -16,7 +16,7 @@ use crate::apply::LaneUse;
 use crate::apply::targets::CommandTargets;
 use crate::base::failpoint::step;
 use crate::core::load::Load;
-use crate::execute::turn::{NotRun, Turn};
+use crate::execute::turn::{NotRun, Turn, expect_run};
 use crate::journal::format::{ENTRY_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX};
 use crate::table::Residency;
 use crate::table::lanes::{LaneAdd, LaneSet, fits_lanes};
@@ -68,7 +68,7 @@ impl Turn<'_> {
             self.check_resident(name, shard, false)?;
         }
         // Adds by the general path are in the shard's newest record or an earlier one.
-        self.run_durability = self.run_durability.max(durability);
+        expect_run(&mut self.open_run).raise_durability(durability);
         Ok(self.with_run(None, has_room, |run| run.join_lanes(lanes.hash(), name, LaneUse::KeepOpen))?)
     }
 
@@ -121,7 +121,7 @@ impl Turn<'_> {
             if self.check_resident(name, shard, false).is_err() {
                 return false;
             }
-            self.run_commands += 1;
+            expect_run(&mut self.open_run).count_command();
             let lane_use = if closing { LaneUse::Close } else { LaneUse::KeepOpen };
             // If refused, the lanes keep their sum for the next visit.
             let _ = self.with_run(None, has_room, |run| run.join_lanes(hash, name, lane_use));
@@ -137,8 +137,7 @@ impl Turn<'_> {
     fn open_lanes(&mut self, lanes: &LaneSet) {
         let (engine, name) = (self.engine, lanes.name());
         lanes.reset_recent_adds();
-        let shard = self.locks.as_mut().expect("the run is open").shard(engine.table.shard_of(lanes.hash()));
-        let Residency::Present(cell) = shard.find(lanes.hash(), name.bytes()) else { return };
+        let Residency::Present(cell) = self.shard_of_lanes(lanes).find(lanes.hash(), name.bytes()) else { return };
         // Under the lock: a close that has begun visits all lanes after this.
         if cell.expires_at.is_some() || !fits_lanes(cell.value) || engine.is_closed() {
             return;
@@ -188,6 +187,6 @@ impl Turn<'_> {
 
     fn shard_of_lanes(&mut self, lanes: &LaneSet) -> &mut crate::table::Shard {
         let index = self.engine.table.shard_of(lanes.hash());
-        self.locks.as_mut().expect("the run is open").shard(index)
+        self.held_shard(index)
     }
 }

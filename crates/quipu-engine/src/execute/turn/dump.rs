@@ -14,12 +14,11 @@ impl Turn<'_> {
     /// row is too old.
     pub fn dump(&mut self, name: Name<'_>) -> Result<Option<Dump>, NotRun> {
         let (Some(cell), _) = self.read(name, Freshness::Usual)? else { return Ok(None) };
-        let table = &self.engine.table;
-        let shard = table.shard_of(table.hash(name.bytes()));
-        let locks = self.locks.as_mut().expect("reading has opened the run");
-        let content = match locks.shard(shard).body(name.bytes()) {
+        let engine = self.engine;
+        let shard = engine.table.shard_of(engine.table.hash(name.bytes()));
+        let content = match self.held_shard(shard).body(name.bytes()) {
             None => DumpContent::Count(cell.value),
-            Some(body) => match body.dump(&self.engine.sketch_key) {
+            Some(body) => match body.dump(&engine.sketch_key) {
                 Some(sketch) => DumpContent::Sketch(sketch),
                 None => return Err(Refusal::NotOffered { reason: TOO_LARGE }.into()),
             },

@@ -16,7 +16,7 @@ use quipu_sketch::Sketch;
 
 use crate::apply::bodies::observe_bytes_max;
 use crate::apply::targets::CommandTargets;
-use crate::execute::turn::Turn;
+use crate::execute::turn::{OpenRun, Turn, expect_run};
 use crate::table::locks::ShardLocks;
 
 /// Most commands of one call. Their edits take no more room than a body written as a whole.
@@ -75,14 +75,14 @@ impl Turn<'_> {
         if !self.policies_unchanged() {
             return false;
         }
-        self.locks = Some(locks);
+        self.open_run = Some(OpenRun::new(locks, Durability::Memory));
         // Under the lock: a write admitted before the close must not follow its mark.
         let ran = !self.engine.is_closed()
             && self
                 .with_run(None, journaled, |run| run.observe_each(name, items, (dialect, journaled), report))
                 .is_some();
         if ran {
-            self.run_durability = self.run_durability.max(durability);
+            expect_run(&mut self.open_run).raise_durability(durability);
         }
         self.end_run();
         ran

@@ -26,7 +26,7 @@ use crate::apply::bodies::outcome_bytes_max;
 use crate::apply::targets::{CommandTargets, command_targets};
 use crate::core::load::Load;
 use crate::core::load::TokenAdd;
-use crate::execute::turn::{NotRun, Turn};
+use crate::execute::turn::{NotRun, OpenRun, Turn};
 use crate::journal::claim_record::{CLAIM_RECORD_BYTES_MAX, ClaimRecord};
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, RECORD_BYTES_MAX};
 use crate::table::locks::ShardLocks;
@@ -189,8 +189,7 @@ impl<'e> Turn<'e> {
             }
             Err(refusal) => Reply::Refused(refusal),
         };
-        self.locks = Some(locks);
-        self.run_durability = mutation.durability;
+        self.open_run = Some(OpenRun::new(locks, mutation.durability));
         self.end_run();
         Err(known_reply)
     }
@@ -205,13 +204,12 @@ impl<'e> Turn<'e> {
             return Err(NotRun::Load(load));
         }
         self.check_rows(&mut locks, commands)?;
-        self.locks = Some(locks);
-        let reservation = self.reserve_counter_slots(commands);
-        let mut locks = self.locks.take().expect("it was just put there");
-        let _reservation = reservation?;
-        let has_reserved = engine.tokens.reserve(locks.shard(shard).tokens(), identity, key)?;
-        self.locks = Some(locks);
-        self.run_durability = durability;
+        self.open_run = Some(OpenRun::new(locks, durability));
+        let reserved = self.reserve_counter_slots(commands).and_then(|reservation| {
+            let has_reserved = engine.tokens.reserve(self.held_shard(shard).tokens(), identity, key)?;
+            Ok((reservation, has_reserved))
+        });
+        let (_reservation, has_reserved) = reserved.inspect_err(|_| self.open_run = None)?;
         let mut reply = Reply::Ok;
         for command in commands {
             reply = self.apply(command, Some(durability.max(Durability::Relaxed)), true);
@@ -231,9 +229,10 @@ impl<'e> Turn<'e> {
         let number = if let IdentityItem::Sequence(n) = identity.item() { Some(n) } else { None };
         self.builder
             .push(self.now, &Entry::Token { key, digest, number, outcome: outcome.clone(), claim: claim.clone() });
-        let token_index = self.locks.as_mut().expect("the run is open").shard(shard).tokens_mut();
+        let now = self.now;
+        let token_index = self.held_shard(shard).tokens_mut();
         match number {
-            None => token_index.insert_token(key, AppliedToken { at: self.now, digest, outcome, claim }),
+            None => token_index.insert_token(key, AppliedToken { at: now, digest, outcome, claim }),
             Some(n) => token_index.advance_producer(key, LastSequence { number: n, digest, outcome }),
         }
     }

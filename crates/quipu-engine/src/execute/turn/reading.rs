@@ -6,7 +6,7 @@ use quipu_model::{Coverage, Freshness, Kind, Name, Reading, SamplingInfo};
 use quipu_sketch::sample::{bounds, deviation};
 
 use crate::apply::bodies::{self, SketchReading};
-use crate::execute::turn::{NotRun, Turn};
+use crate::execute::turn::{NotRun, Turn, expect_run};
 
 impl Turn<'_> {
     /// Reads a counter with its accuracy; an absent counter reads as 0. A load is needed if it is
@@ -14,8 +14,8 @@ impl Turn<'_> {
     pub fn reading(&mut self, name: Name<'_>, freshness: Freshness) -> Result<Reading, NotRun> {
         let (cell, floor) = self.read(name, freshness)?;
         let shard = self.engine.table.shard_of(self.engine.table.hash(name.bytes()));
-        let locks = self.locks.as_mut().expect("reading has opened the run");
-        let body = cell.and_then(|_| locks.shard(shard).body(name.bytes()));
+        let held = expect_run(&mut self.open_run).locks.shard(shard);
+        let body = cell.and_then(|_| held.body(name.bytes()));
         let estimate = match body {
             Some(body) => bodies::read_sketch(body, self.now),
             None => {
@@ -58,8 +58,7 @@ impl Turn<'_> {
         if let Some(shared) = &self.engine.shared {
             let hash = self.engine.table.hash(name.bytes());
             let shard = self.engine.table.shard_of(hash);
-            let own =
-                self.locks.as_mut().expect("reading has opened the run").shard(shard).own_cells(hash, name.bytes());
+            let own = expect_run(&mut self.open_run).locks.shard(shard).own_cells(hash, name.bytes());
             let fetched_at = own.and_then(|own| own.requested_at);
             // A row is a snapshot of all writers' cells; without one the value is this node's own
             // cells.
