@@ -78,10 +78,9 @@ const FMT: &str = "fmt --all --check";
 const CLIPPY: &str = "clippy {whole} --all-targets -- -D warnings";
 const UNIT: &str = "test {whole} --no-fail-fast --lib --bins --test it_* --test cli --test docs --test log --test client \
                     --test disk_errors --test shared_store \
-                    -- --show-output --skip crash_states:: --skip interleave:: --skip kill:: --skip nodes:: \
-                    --skip moving:: --skip looking::";
-const CRASH_STATES: &str = "test {whole} --test it_engine -- --show-output crash_states::";
-const INTERLEAVING: &str = "test {whole} --test it_engine -- --show-output interleave::";
+                    -- --show-output --skip kill:: --skip nodes:: --skip moving:: --skip looking::";
+const CRASH_STATES: &str = "test {whole} --test crash_states --test backup_states -- --show-output";
+const INTERLEAVING: &str = "test {whole} --test interleaving -- --show-output";
 const SIMULATION: &str = "test {whole} --test seeds -- --show-output";
 // Failpoint tests wait for one another's steps more than they compute.
 const FAILPOINTS: &str = "test {whole} --test failpoints --test failpoints_backup -- --show-output --test-threads=4";
@@ -97,8 +96,8 @@ pub static TEST: &[Part] = &[
     Part { name: "build", budget: 6.0, work: PartWork::Cargo(&["test {whole} --no-run"]) },
     Part { name: "fmt and clippy", budget: 1.0, work: PartWork::Cargo(&[FMT, CLIPPY]) },
     Part { name: "tidy", budget: 0.1, work: PartWork::Tidy },
-    Part { name: "unit and integration", budget: 2.5, work: PartWork::Tests(&[UNIT, "test {whole} --doc"], &[]) },
-    Part { name: "crash states", budget: 0.3, work: PartWork::Tests(&[CRASH_STATES], &[]) },
+    Part { name: "unit and integration", budget: 2.2, work: PartWork::Tests(&[UNIT, "test {whole} --doc"], &[]) },
+    Part { name: "crash states", budget: 0.6, work: PartWork::Tests(&[CRASH_STATES], &[]) },
     Part { name: "interleaving", budget: 0.1, work: PartWork::Tests(&[INTERLEAVING], &[]) },
     Part { name: "simulation", budget: 0.4, work: PartWork::Tests(&[SIMULATION], &[("QUIPU_SIM_SEEDS", "1000")]) },
     Part { name: "failpoints", budget: 1.0, work: PartWork::Tests(&[FAILPOINTS], &[("QUIPU_FAILPOINT_SEEDS", "2")]) },

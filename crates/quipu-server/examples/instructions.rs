@@ -15,6 +15,7 @@ use std::time::Duration;
 use quipu_engine::{Engine, Environment, LEDGER_DIR, Options, SystemDisk, SystemLedger};
 use quipu_model::{Clock, Durability, Millis, Rng};
 use quipu_server::SocketlessWorker;
+use quipu_sketch::SplitMix64;
 
 /// Commands of a pass. A whole number of rounds in every setting, and a multiple of the largest
 /// number of keys.
@@ -126,7 +127,7 @@ impl Setting {
 
     /// All input, and the range of each pipeline in it.
     fn input(&self) -> (Vec<u8>, Vec<(usize, usize)>) {
-        let mut random = SplitMix(1);
+        let mut random = SplitMix64(1);
         let (mut input, mut ends) = (Vec::new(), Vec::new());
         let keys = self.workload.shuffled_keys(&mut random);
         for at in 0..PASSES_MAX * PASS_COMMANDS / self.pipeline {
@@ -163,7 +164,7 @@ impl Workload {
         }
     }
 
-    fn shuffled_keys(self, random: &mut SplitMix) -> Vec<usize> {
+    fn shuffled_keys(self, random: &mut SplitMix64) -> Vec<usize> {
         let Workload::Incr { keys } = self else { return Vec::new() };
         let mut order: Vec<usize> = (0..keys).collect();
         for at in (1..keys).rev() {
@@ -173,12 +174,12 @@ impl Workload {
     }
 
     /// Appends a command.
-    fn write(self, command: usize, keys: &[usize], random: &mut SplitMix, out: &mut Vec<u8>) {
+    fn write(self, command: usize, keys: &[usize], random: &mut SplitMix64, out: &mut Vec<u8>) {
         match self {
             Workload::Incr { .. } => write_command(out, &["INCR", &key_name(keys[command % keys.len()])]),
             Workload::Pfadd => write_command(out, &["PFADD", "visitors", &item_name(command as u64)]),
-            Workload::CmsIncrby => write_command(out, &["CMS.INCRBY", "words", &item_name(random.draw_skewed()), "1"]),
-            Workload::TopkAdd => write_command(out, &["TOPK.ADD", "top", &item_name(random.draw_skewed())]),
+            Workload::CmsIncrby => write_command(out, &["CMS.INCRBY", "words", &item_name(draw_skewed(random)), "1"]),
+            Workload::TopkAdd => write_command(out, &["TOPK.ADD", "top", &item_name(draw_skewed(random))]),
         }
     }
 }
@@ -237,23 +238,12 @@ struct SeededRng(AtomicU64);
 
 impl Rng for SeededRng {
     fn next(&self) -> u64 {
-        SplitMix(self.0.fetch_add(1, Ordering::Relaxed)).draw()
+        SplitMix64(self.0.fetch_add(1, Ordering::Relaxed)).draw()
     }
 }
 
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Draws below 2^[`ITEM_BITS`]: each range between two powers of two has the same probability.
-    fn draw_skewed(&mut self) -> u64 {
-        let (bits, rest) = (self.draw() % (ITEM_BITS + 1), self.draw());
-        rest & ((1 << bits) - 1)
-    }
+/// Draws below 2^[`ITEM_BITS`]: each range between two powers of two has the same probability.
+fn draw_skewed(random: &mut SplitMix64) -> u64 {
+    let bits = random.draw() % (ITEM_BITS + 1);
+    random.draw() & ((1 << bits) - 1)
 }

@@ -13,6 +13,7 @@ use quipu_testkit::SeededRng;
 use crate::act::Act;
 use crate::counters::{COUNTERS, counter_name};
 use crate::judge::ActOutcome;
+use crate::machine::step_commit;
 use crate::task::yield_now;
 
 /// Serves one act.
@@ -97,12 +98,7 @@ async fn reply_when_reached(
 ) -> ActOutcome {
     while !engine.steps().has_reached(wait) {
         yield_now().await;
-        // Any worker's commit serves all of them.
-        if rng.chance(50) {
-            engine.steps().write_filled();
-        } else {
-            engine.steps().sync();
-        }
+        step_commit(engine, rng);
     }
     ActOutcome { reply: Some(reply), position }
 }

@@ -14,7 +14,7 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use quipu_sketch::count_min::Update;
 use quipu_sketch::sample::{Rate, Skip};
-use quipu_sketch::{CountMin, Edits, Hll, Key, Top, Unique};
+use quipu_sketch::{CountMin, Edits, Hll, Key, SplitMix64, Top, Unique};
 
 const KEY: Key = Key(*b"a key of a bench");
 
@@ -29,13 +29,8 @@ fn main() {
 }
 
 fn items(seed: u64) -> Vec<[u8; 16]> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^ (mixed >> 27)
-    };
-    (0..ITEMS).map(|_| (u128::from(next()) << 64 | u128::from(next())).to_le_bytes()).collect()
+    let mut rng = SplitMix64(seed);
+    (0..ITEMS).map(|_| (u128::from(rng.draw()) << 64 | u128::from(rng.draw())).to_le_bytes()).collect()
 }
 
 /// Runs over all items, clearing edits as an engine does after each turn.

@@ -9,6 +9,8 @@
 //!
 //! All sketches that are ever merged, or moved between nodes, must use one key.
 
+use crate::splitmix::{STEP, mix};
+
 /// Secret key of a deployment. It is not part of a sketch's bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key(pub [u8; 16]);
@@ -74,10 +76,7 @@ fn round(state: &mut [u64; 4]) {
 /// every bit of the result.
 #[inline]
 pub(crate) fn rehash(hash: u64, row: u64) -> u64 {
-    let mut mixed = hash ^ row.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    mix(hash ^ row.wrapping_add(1).wrapping_mul(STEP))
 }
 
 /// Returns the bucket of a hash, among `buckets`.

@@ -12,7 +12,7 @@
 //! | [`Top`] | the most frequent items | bounds on both sides that always hold |
 //!
 //! [`sample`] counts one in p of many events. [`window`] maps times to the panes of a window.
-//! [`ring`] manages the panes of a sketch over time.
+//! [`ring`] manages the panes of a sketch over time. [`splitmix`] is the workspace's seeded generator.
 //!
 //! `from_bytes` checks foreign bytes in full. It allocates memory only in proportion to them.
 //!
@@ -31,6 +31,7 @@ pub mod count_min;
 pub mod hll;
 pub mod ring;
 pub mod sample;
+pub mod splitmix;
 pub mod top;
 pub mod unique;
 pub mod window;
@@ -44,6 +45,7 @@ pub use interval::Interval;
 pub use key::Key;
 pub use ring::Ring;
 pub use sketch::{Sketch, SketchKind};
+pub use splitmix::SplitMix64;
 pub use top::Top;
 pub use unique::Unique;
 

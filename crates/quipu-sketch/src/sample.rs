@@ -42,21 +42,6 @@ impl Rate {
     }
 }
 
-/// Random numbers for skips, from a secret seed: SplitMix64.
-#[derive(Debug, Clone)]
-pub struct SplitMix64(pub u64);
-
-impl SplitMix64 {
-    /// Returns the next 64 random bits.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
-
 /// Skip counter, one for each thread or each counter. After a change of the rate it is drawn anew.
 /// That leaves the probabilities unchanged, because they do not depend on the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

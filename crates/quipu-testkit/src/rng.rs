@@ -1,17 +1,14 @@
 //! Draws seeded random numbers: the same seed gives the same numbers, so a printed seed repeats a
 //! failure.
 //!
-//! The generator is splitmix64: its state is a counter, so several threads may share it without a
+//! The generator is SplitMix64: its state is a counter, so several threads may share it without a
 //! lock. It is good enough to choose tests, and for nothing else.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quipu_model::Rng;
-
-/// Increment of splitmix64: 2^64 divided by the golden ratio, made odd, so that the counter visits
-/// every state.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+use quipu_sketch::splitmix::{STEP, mix};
 
 /// A seeded generator.
 #[derive(Debug)]
@@ -27,10 +24,7 @@ impl SeededRng {
 
     /// Draws 64 bits.
     pub fn next_u64(&self) -> u64 {
-        let mut z = self.state.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.state.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP))
     }
 
     /// Draws a number from 0 up to, not including, `bound`; 0 if the bound is 0.
@@ -81,6 +75,13 @@ impl Rng for SeededRng {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_the_generator_without_threads() {
+        let shared = SeededRng::new(7);
+        let mut alone = quipu_sketch::SplitMix64(7);
+        assert!((0..100).all(|_| shared.next_u64() == alone.draw()));
+    }
 
     #[test]
     fn the_same_seed_throws_the_same_numbers() {

@@ -1,4 +1,6 @@
-//! Random numbers of a measurement: SplitMix64, and items by Zipf's law.
+//! Random numbers of a measurement, mixed as in SplitMix64, and items by Zipf's law.
+
+use quipu_sketch::splitmix;
 
 /// Random numbers from a seed.
 pub struct Rng {
@@ -8,14 +10,14 @@ pub struct Rng {
 impl Rng {
     /// One of many streams of numbers from a seed.
     pub fn new(seed: u64, stream: u64) -> Rng {
-        Rng { state: mix(seed, stream) }
+        Rng { state: mix_stream(seed, stream) }
     }
 
     /// The next number.
     #[inline]
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(1);
-        mix(self.state, 0)
+        mix_stream(self.state, 0)
     }
 
     /// Returns a number in [0, 1).
@@ -26,11 +28,8 @@ impl Rng {
 }
 
 #[inline]
-fn mix(number: u64, stream: u64) -> u64 {
-    let mut mixed = number ^ stream.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+fn mix_stream(number: u64, stream: u64) -> u64 {
+    splitmix::mix(number ^ stream.wrapping_add(1).wrapping_mul(splitmix::STEP))
 }
 
 /// Zipf's law: rank r, from 0, is drawn with a chance of 1/(r+1)^exponent. It uses Walker's alias

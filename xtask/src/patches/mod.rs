@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! # The reply leaves before the fsync.
-//! # caught by: cargo test -p quipu-engine --test it_engine crash_states
+//! # caught by: cargo test -p quipu-sim --test crash_states
 //! --- a/crates/…
 //! +++ b/crates/…
 //! ```
@@ -232,7 +232,7 @@ const FEW: usize = 3;
 ///
 /// Only patches that the shared debug build and one core can try in seconds.
 fn choose_few(mut patches: Vec<Patch>) -> anyhow::Result<Vec<Patch>> {
-    let quick = ["--test it_engine", "--test seeds", "--lib"];
+    let quick = ["--test it_engine", "--test crash_states", "--test seeds", "--lib"];
     patches.retain(|patch| {
         quick.iter().any(|target| patch.test.starts_with(target)) && !patch.test.contains("--features ")
     });

@@ -5,7 +5,8 @@
 //!
 //! Invariant: the rate changes only when all sums are taken, so each sum has one rate.
 
-use quipu_sketch::sample::{Rate, RateControl, Skip, SplitMix64};
+use quipu_sketch::SplitMix64;
+use quipu_sketch::sample::{Rate, RateControl, Skip};
 use tokio::time::Instant;
 
 /// The events that an adder sums.

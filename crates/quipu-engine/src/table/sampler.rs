@@ -7,7 +7,8 @@
 //! equal probability, regardless of its counter. A change of rate draws a new number, which does
 //! not change the probabilities.
 
-use quipu_sketch::sample::{Rate, Skip, SplitMix64};
+use quipu_sketch::SplitMix64;
+use quipu_sketch::sample::{Rate, Skip};
 
 /// Sampling state of a shard.
 #[derive(Debug, Clone)]

@@ -1,24 +1,18 @@
-//! Tests backups and copies: under any concurrent work, a backup is a state that existed, or none.
+//! Tests backups, copies and restores: on a failing disk, inside the data, after a cut, by a crash.
+//!
+//! Not here: backups beside concurrent work (`quipu-sim`, `tests/backup_states.rs`).
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use quipu_engine::offline::inspect::{Inspection, inspect};
 use quipu_engine::{BackupError, BackupStep, Engine, Options, StagingError, restore};
-use quipu_model::{Durability, Vfs};
+use quipu_model::Vfs;
 use quipu_testkit::{CrashDisk, DiskFault, Image, OpKind, SeededRng};
 
-use crate::crash_states::read_all;
-use crate::model::{State, view};
-use crate::once::retry_all;
-use crate::sim::{BackupTrace, Trace, run_with_backups};
 use crate::world::{DATA, World, ledger_opener, refusal, seal_without_cut, small_options};
 
 const SEGMENT_BYTES: u64 = 4096;
-
-/// Seeds that once failed stay here, in front of the others.
-const KEPT_SEEDS: [u64; 0] = [];
 
 fn options(dir: &Path) -> Options {
     Options { data: dir.to_owned(), ..small_options(SEGMENT_BYTES) }
@@ -26,152 +20,6 @@ fn options(dir: &Path) -> Options {
 
 fn files_in(image: &Image, dir: &Path) -> Vec<String> {
     image.files().filter(|file| file.starts_with(dir)).map(|file| file.display().to_string()).collect()
-}
-
-#[derive(Default)]
-struct Tally {
-    distinct: BTreeSet<u64>,
-    done: usize,
-    moved_on: usize,
-    absent: usize,
-    refused: usize,
-    whole: usize,
-    seals: usize,
-}
-
-#[test]
-fn a_backup_is_a_state_that_existed_with_all_that_was_shown_before_it_and_an_unfinished_one_is_refused() {
-    let seeds: u64 = std::env::var("QUIPU_BACKUP_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(80);
-    let mut tally = Tally::default();
-    for seed in KEPT_SEEDS.into_iter().chain(0..seeds) {
-        run_seed(seed, &mut tally);
-    }
-    let Tally { distinct, done, moved_on, absent, refused, whole, seals } = &tally;
-    println!(
-        "proof: backups: {done} from {seeds} seeds, {seals} seals meanwhile, {moved_on} with records behind what they began with; crash states: \
-         {} distinct, {absent} without one, {refused} refused as unfinished, {whole} whole",
-        distinct.len()
-    );
-    if seeds >= 50 {
-        assert!(*done > 100 && *moved_on > 20 && *refused > 100 && *whole > 100 && *seals > 100);
-    }
-}
-
-fn run_seed(seed: u64, tally: &mut Tally) {
-    let rng = SeededRng::new(seed ^ 0xbac0);
-    let (mut disk, mut state) = (CrashDisk::new(), State::new());
-    for incarnation in 0..2 {
-        let context = format!("seed {seed}, life {incarnation}");
-        let world = World::new(disk, rng.next_u64());
-        let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
-        let trace = run_with_backups(&world, &engine, &state, 2 + rng.below(2), 300 + rng.below(300));
-        assert!(!world.has_failed(), "{context}: the engine failed");
-        tally.seals += trace.counts.seals;
-        let operations = world.disk.operations();
-        let end = world.disk.kill(operations);
-        for backup_trace in &trace.backups {
-            if let Some((_, position)) = backup_trace.done {
-                tally.done += 1;
-                tally.moved_on += usize::from(position > backup_trace.least);
-                judge(&end, backup_trace, &trace, &engine, operations, &mut Tally::default(), &context);
-            } else {
-                assert_eq!(
-                    files_in(&end, &backup_trace.dir),
-                    Vec::<String>::new(),
-                    "{context}: a backup given up leaves nothing"
-                );
-            }
-        }
-        for _ in 0..40 {
-            let at = rng.below(operations + 1);
-            let image = if rng.chance(85) { world.disk.crash(at, &rng) } else { world.disk.kill(at) };
-            if tally.distinct.insert(image.digest()) {
-                for backup_trace in &trace.backups {
-                    let context = format!("{context}, crash after operation {at} of {operations}");
-                    judge(&image, backup_trace, &trace, &engine, at, tally, &context);
-                }
-            }
-        }
-        // The next life goes on from what was recovered, beside the backups of this one.
-        drop(engine);
-        let mut image = world.disk.kill(operations);
-        for file in
-            trace.backups.iter().flat_map(|backup_trace| files_in(&image, &backup_trace.dir)).collect::<Vec<_>>()
-        {
-            image.remove(file);
-        }
-        disk = image.into_disk();
-        let again = World::new(disk.clone(), 1);
-        let engine = again.open(small_options(SEGMENT_BYTES)).unwrap();
-        state = read_all(&engine, Durability::Durable);
-        state.extend(read_all(&engine, Durability::Memory));
-        drop(engine);
-    }
-}
-
-/// Opens a backup as a crash left it.
-fn judge(
-    image: &Image,
-    backup_trace: &BackupTrace,
-    trace: &Trace,
-    source: &Engine,
-    at: usize,
-    tally: &mut Tally,
-    context: &str,
-) {
-    let context = format!("{context}, {}", backup_trace.dir.display());
-    let promised = backup_trace.done.filter(|(done, _)| *done <= at);
-    if files_in(image, &backup_trace.dir).is_empty() {
-        assert!(promised.is_none(), "{context}: a backup that was done is gone");
-        tally.absent += 1;
-        return;
-    }
-    let world = World::new(image.clone().into_disk(), 7);
-    let engine = match world.open(options(&backup_trace.dir)) {
-        Ok(engine) => engine,
-        Err(error) => {
-            assert!(promised.is_none(), "{context}: a backup that was done is refused: {error}");
-            assert!(error.to_string().contains("did not finish"), "{context}: {error}");
-            tally.refused += 1;
-            return;
-        }
-    };
-    tally.whole += 1;
-    let (_, position) =
-        backup_trace.done.unwrap_or_else(|| panic!("{context}: a backup that was never finished opens"));
-    assert_eq!(engine.recovery().tail.position, position, "{context}");
-    assert!(engine.recovery().tail.torn.is_none() && engine.recovery().copied, "{context}: {:?}", engine.recovery());
-    assert!(position >= backup_trace.least, "{context}: less than there was when it began");
-    let shown = trace.shown.iter().filter(|shown| shown.operations <= backup_trace.begun).map(|shown| shown.position);
-    assert!(shown.max().is_none_or(|shown| shown <= position), "{context}: something shown before is not in it");
-    let expected = trace.states.get(&position).unwrap_or_else(|| panic!("{context}: no record ended at {position}"));
-    let found = read_all(&engine, Durability::Durable);
-    assert_eq!(found, view(expected, engine.now()), "{context}: not the state at {position}");
-    let memory = read_all(&engine, Durability::Memory);
-    for (name, (value, _)) in &memory {
-        assert!(trace.memory.get(name).is_some_and(|had| had.contains(value)), "{context}: {name:?} never was {value}");
-    }
-    assert_eq!(engine.stats().counters as usize, found.len() + memory.len(), "{context}: the number of counters");
-    let (writer, original) = (engine.stats().writer, source.stats().writer);
-    // In a world of its own: what came after the backup is applied there.
-    let retrying = World::new(image.clone().into_disk(), 8);
-    let (ever, context_of) = (trace.token_models.last_key_value().expect("a life notes its end").1, &context);
-    retry_all(
-        &retrying.open(options(&backup_trace.dir)).unwrap(),
-        expected,
-        &trace.token_models[&position],
-        ever,
-        context_of,
-    );
-    assert_eq!(writer.node, original.node, "{context}");
-    assert_ne!(writer.incarnation, original.incarnation, "{context}");
-    // It lives on its own.
-    let before = engine.read("plain").unwrap().value;
-    if before < i64::MAX - 100 {
-        assert_eq!(engine.add("plain", 1), Ok(before + 1), "{context}");
-    }
-    engine.steps().seal_all().unwrap();
-    engine.close().unwrap();
 }
 
 fn counted(world: &World) -> Engine {

@@ -7,8 +7,7 @@ use quipu_engine::{Engine, Error, STEP_STAYS, TimeCorrection};
 use quipu_model::{Command, ExpiryCondition, ExpiryTime, Identity, Millis, Name, Refusal, Reply};
 use quipu_testkit::CrashDisk;
 
-use crate::once::WINDOW;
-use crate::world::{BEGIN, World, small_options};
+use crate::world::{BEGIN, WINDOW, World, small_options};
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
 

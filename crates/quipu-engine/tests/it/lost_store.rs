@@ -13,8 +13,7 @@ use quipu_testkit::store_suite::block_on;
 use quipu_testkit::{CrashDisk, SimClock};
 
 use crate::lives::{commit, open, run, run_background};
-use crate::once::WINDOW;
-use crate::world::{BEGIN, World};
+use crate::world::{BEGIN, WINDOW, World};
 
 /// A store, its clock, and nodes that are stepped by hand.
 struct Cluster {

@@ -8,8 +8,7 @@ use quipu_model::{
 };
 use quipu_testkit::CrashDisk;
 
-use crate::once::WINDOW;
-use crate::world::{World, seal_without_cut, small_options};
+use crate::world::{WINDOW, World, seal_without_cut, small_options};
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()

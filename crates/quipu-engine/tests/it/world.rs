@@ -1,53 +1,43 @@
-//! Provides a small world for an engine: a disk that can crash, a clock that can jump, a seeded
-//! rng.
+//! Opens engines with small options on simulated machines.
 
+use std::ops::Deref;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
 
 use quipu_engine::{Engine, Environment, OpenError, OpenLedger, Options, Seal, SealStep};
-use quipu_model::{Durability, Ledger, LedgerError, Millis, Namespace};
-use quipu_testkit::{CrashDisk, FileLedger, SeededRng, SimClock};
+use quipu_model::{Durability, Ledger, LedgerError, Namespace};
+use quipu_testkit::CrashDisk;
+pub use quipu_testkit::machine::{BEGIN, DATA};
+use quipu_testkit::machine::{SimMachine, open_ledger};
 
-/// Where the data is, in every world.
-pub const DATA: &str = "/data";
+/// How long tokens are remembered.
+pub const WINDOW: Duration = Duration::from_secs(600);
 
-/// The time at which every world begins: some day in 2026.
-pub const BEGIN: Millis = Millis(1_780_000_000_000);
+/// A machine for an engine.
+pub struct World(SimMachine);
 
-/// Disk, clock and dice.
-pub struct World {
-    pub disk: CrashDisk,
-    pub clock: Arc<SimClock>,
-    pub rng: Arc<SeededRng>,
-    /// Why the journal failed, if it did.
-    pub failure: Arc<Mutex<Option<String>>>,
-    failed: Arc<AtomicBool>,
+impl Deref for World {
+    type Target = SimMachine;
+
+    fn deref(&self) -> &SimMachine {
+        &self.0
+    }
 }
 
 impl World {
     pub fn new(disk: CrashDisk, seed: u64) -> World {
-        World {
-            disk,
-            clock: Arc::new(SimClock::new(BEGIN)),
-            rng: Arc::new(SeededRng::new(seed)),
-            failure: Arc::default(),
-            failed: Arc::default(),
-        }
+        World(SimMachine::new(disk, seed))
     }
 
     pub fn environment(&self) -> Environment {
-        let (failure, failed) = (self.failure.clone(), self.failed.clone());
         Environment {
             clock: self.clock.clone(),
             rng: self.rng.clone(),
             vfs: Arc::new(self.disk.clone()),
             open_ledger: ledger_on(self.disk.clone()),
             store: None,
-            on_failure: Arc::new(move |reason| {
-                *failure.lock().unwrap() = Some(reason.to_owned());
-                failed.store(true, Ordering::SeqCst);
-            }),
+            on_failure: self.failure_callback(),
         }
     }
 
@@ -59,24 +49,22 @@ impl World {
     pub fn clock_wall(&self) -> u64 {
         quipu_model::Clock::wall(&*self.clock).0
     }
-
-    pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::SeqCst)
-    }
 }
 
 /// A ledger on a simulated disk.
 pub fn ledger_on(disk: CrashDisk) -> OpenLedger {
-    Arc::new(move |options| Ok(Arc::new(FileLedger::open(Arc::new(disk.clone()), &options.data)?)))
+    Arc::new(move |options| open_ledger(&disk, &options.data))
 }
 
 /// Opens the ledger of a directory to look at it, as `inspect` wants it.
 pub fn ledger_opener(disk: &CrashDisk, dir: &Path) -> impl FnOnce() -> Result<Arc<dyn Ledger>, LedgerError> {
-    let (disk, dir) = (Arc::new(disk.clone()), dir.to_owned());
-    move || Ok(Arc::new(FileLedger::open(disk, &dir)?))
+    let disk = disk.clone();
+    let dir = dir.to_owned();
+    move || open_ledger(&disk, &dir)
 }
 
-/// Small everything, so that a short run rotates and cuts; `r:` is relaxed, `m:` in memory, all else durable.
+/// Small everything, so that a short run rotates and cuts; `r:` is relaxed, `m:` in memory, all
+/// else durable.
 pub fn small_options(segment_bytes: u64) -> Options {
     Options {
         namespaces: vec![
@@ -90,7 +78,7 @@ pub fn small_options(segment_bytes: u64) -> Options {
         reserve_bytes: 0,
         lanes: 2,
         split_after: 2,
-        token_window: crate::once::WINDOW,
+        token_window: WINDOW,
         ..Options::new(DATA)
     }
 }

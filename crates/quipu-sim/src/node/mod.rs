@@ -9,42 +9,35 @@
 mod background_task;
 
 use std::fmt::Display;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quipu_engine::{Engine, Environment, Membership, OpenError, Options, Seal, SealStep};
-use quipu_model::{Clock, Durability, Millis, Namespace};
-use quipu_testkit::{CrashDisk, FileLedger, Image, SeededRng, SimClock};
+use quipu_engine::{Engine, Membership, OpenError, Options, Seal, SealStep};
+use quipu_model::{Clock, Millis};
+use quipu_testkit::{CrashDisk, Image, SimMachine};
 
 use self::background_task::{BackgroundTask, ClientNeeds};
 use crate::act::{Act, Action};
 use crate::client::serve;
 use crate::judge::{ActOutcome, NodeEnd, PendingAct};
+use crate::machine::{open_engine, small_options};
 use crate::plan::Plan;
 use crate::store::StorePort;
 use crate::task::{Task, WakeSignal};
-
-/// Data directory on every machine.
-const DATA: &str = "/data";
 
 /// One machine.
 pub struct Node {
     /// Its index.
     pub index: usize,
-    /// Its clock.
-    pub clock: SimClock,
+    /// Its disk, clock and random numbers.
+    pub machine: SimMachine,
     /// The process, if it runs.
     pub up: Option<NodeProcess>,
     /// An older copy of its directory.
     pub older_copy: Option<DirectoryCopy>,
-    disk: CrashDisk,
     /// Disks with the same number are indistinguishable.
     disk_number: u64,
-    rng: Arc<SeededRng>,
     store_port: Arc<StorePort>,
-    failed: Arc<AtomicBool>,
     /// Its last logged membership.
     last_membership: String,
 }
@@ -85,46 +78,25 @@ pub enum NodeStep {
 }
 
 impl Node {
-    /// Creates a stopped machine with this disk.
-    pub fn new(
-        index: usize,
-        clock: SimClock,
-        disk: CrashDisk,
-        disk_number: u64,
-        rng: SeededRng,
-        store_port: StorePort,
-    ) -> Node {
-        let (rng, store_port) = (Arc::new(rng), Arc::new(store_port));
+    /// Creates a node that does not run.
+    pub fn new(index: usize, machine: SimMachine, disk_number: u64, store_port: StorePort) -> Node {
         Node {
             index,
-            clock,
+            machine,
             up: None,
             older_copy: None,
-            disk,
             disk_number,
-            rng,
-            store_port,
-            failed: Arc::default(),
+            store_port: Arc::new(store_port),
             last_membership: String::new(),
         }
     }
 
     /// Starts the process.
     pub fn open(&mut self, plan: &Plan) -> Result<(), OpenError> {
-        let (disk, failed) = (self.disk.clone(), self.failed.clone());
-        let environment = Environment {
-            clock: Arc::new(self.clock.clone()),
-            rng: self.rng.clone(),
-            vfs: Arc::new(self.disk.clone()),
-            open_ledger: Arc::new(move |options| {
-                Ok(Arc::new(FileLedger::open(Arc::new(disk.clone()), &options.data)?))
-            }),
-            on_failure: Arc::new(move |_| failed.store(true, Ordering::SeqCst)),
-            store: Some(self.store_port.clone()),
-        };
-        let engine = Engine::open_with(options(plan), environment)?;
+        let options = Options { sharing: plan.sharing.clone(), ..small_options(plan.segment_bytes) };
+        let engine = open_engine(&self.machine, Some(self.store_port.clone()), options)?;
         let workers = (0..plan.workers).map(|_| None).collect();
-        let now = self.clock.elapsed();
+        let now = self.machine.clock.elapsed();
         let background = BackgroundTask::all(now);
         let (signal, idle_until) = (WakeSignal::default(), now);
         self.up = Some(NodeProcess { workers, background, seal: None, signal, idle_until, engine });
@@ -133,7 +105,7 @@ impl Node {
 
     /// Returns true if its journal has failed; no fault here causes that.
     pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::SeqCst)
+        self.machine.has_failed()
     }
 
     /// Kills the process or, with `power`, cuts the machine's power; it stays down until it is
@@ -141,10 +113,11 @@ impl Node {
     pub fn crash(&mut self, power: bool) -> NodeEnd {
         let Some(up) = self.up.take() else { return NodeEnd::Killed };
         let synced = up.engine.stats().synced;
-        let at = self.disk.operations();
-        let image = if power { self.disk.crash(at, &self.rng) } else { self.disk.kill(at) };
+        let disk = &self.machine.disk;
+        let at = disk.operations();
+        let image = if power { disk.crash(at, &self.machine.rng) } else { disk.kill(at) };
         drop(up);
-        self.disk = image.into_disk_of(self.disk_number);
+        self.machine.disk = image.into_disk_of(self.disk_number);
         if power { NodeEnd::PowerLoss(synced) } else { NodeEnd::Killed }
     }
 
@@ -174,13 +147,13 @@ impl Node {
 
     /// Image of its disk as another machine would find it.
     pub fn image(&self) -> Image {
-        self.disk.kill(self.disk.operations())
+        self.machine.disk.kill(self.machine.disk.operations())
     }
 
     /// Replaces its disk; the process must not run.
     pub fn replace_disk(&mut self, image: Option<Image>, disk_number: u64) {
         self.disk_number = disk_number;
-        self.disk = image.map_or_else(CrashDisk::new, |image| image.into_disk_of(disk_number));
+        self.machine.disk = image.map_or_else(CrashDisk::new, |image| image.into_disk_of(disk_number));
     }
 
     /// Number of its disk; disks with the same number are indistinguishable.
@@ -274,21 +247,21 @@ impl Node {
     /// Assigns an act to a free worker.
     pub fn assign(&mut self, worker: usize, pending: PendingAct, act: Act) {
         let Some(up) = &mut self.up else { return };
-        let task = Task::new(serve(up.engine.clone(), self.rng.clone(), act), &up.signal);
+        let task = Task::new(serve(up.engine.clone(), self.machine.rng.clone(), act), &up.signal);
         up.workers[worker] = Some((pending, task));
     }
 
     /// Runs one step of any worker or background task that can take one; `asks` is true if clients
     /// have more acts.
     pub fn step(&mut self, plan: &Plan, asks: bool) -> NodeStep {
-        let now = self.clock.elapsed();
+        let now = self.machine.clock.elapsed();
         let Some(up) = &mut self.up else { return NodeStep::Idle };
         if !asks && now < up.idle_until && !up.signal.is_set() {
             return NodeStep::Idle;
         }
         let (workers, all) = (up.workers.len(), up.workers.len() + up.background.len());
         let needs = up.client_needs();
-        let first = self.rng.below(all);
+        let first = self.machine.rng.below(all);
         for at in (first..all).chain(0..first) {
             if at >= workers {
                 if up.background[at - workers].step((&up.engine, &up.signal), plan, now, needs) {
@@ -320,7 +293,7 @@ impl Node {
     pub fn run_maintenance(&mut self) -> Result<(), String> {
         let Some(up) = &mut self.up else { return Ok(()) };
         let steps = up.engine.steps();
-        let rng = &self.rng;
+        let rng = &self.machine.rng;
         let shard = rng.below(steps.shard_count());
         let failed = |error: &dyn Display| format!("node {}: the disk is good, and yet: {error}", self.index);
         match rng.below(12) {
@@ -372,20 +345,3 @@ impl NodeProcess {
 
 /// Most store steps while a closing node releases its lease.
 const RELEASE_STEPS: usize = 40;
-
-/// Small limits, so that a short run rotates, cuts and evicts.
-fn options(plan: &Plan) -> Options {
-    Options {
-        namespaces: vec![
-            (Box::from(*b"r"), Namespace::with_durability(Durability::Relaxed)),
-            (Box::from(*b"m"), Namespace::with_durability(Durability::Memory)),
-        ],
-        segment_bytes: plan.segment_bytes,
-        ahead_bytes: Some(2 * plan.segment_bytes),
-        journal_bytes_max: 6 * plan.segment_bytes,
-        table_shards: 4,
-        reserve_bytes: 0,
-        sharing: plan.sharing.clone(),
-        ..Options::new(Path::new(DATA))
-    }
-}

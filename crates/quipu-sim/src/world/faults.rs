@@ -59,10 +59,10 @@ impl Simulation {
             }
             Fault::Absence => self.make_absent(node),
             Fault::ClockJump => {
-                let wall = self.nodes[node].clock.wall().0;
+                let wall = self.nodes[node].machine.clock.wall().0;
                 let by = *self.rng.pick(&[YEAR_MILLIS, 3_600_000, 5_000]);
                 let wall = wall.saturating_add_signed(self.rng.between(-by..=by));
-                self.nodes[node].clock.set_wall(Millis(wall));
+                self.nodes[node].machine.clock.set_wall(Millis(wall));
             }
             Fault::DirectoryLost => {
                 self.crash_node(node, false);

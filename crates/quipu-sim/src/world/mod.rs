@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quipu_model::{Clock, Millis, Reply};
-use quipu_testkit::{CrashDisk, SeededRng, SimClock};
+use quipu_testkit::machine::BEGIN;
+use quipu_testkit::{CrashDisk, SeededRng, SimClock, SimMachine};
 
 use crate::act::Act;
 use crate::judge::{ActOutcome, Conditions, Judge, PendingAct};
@@ -25,10 +26,8 @@ use crate::store::{SimStore, StoreCopy};
 
 pub use self::tally::RunTally;
 
-/// The store's clock at the beginning: some day in 2026. Nodes' clocks are spread around it.
-const BEGIN: Millis = Millis(1_780_000_000_000);
-
-/// Largest offset of a node's clock from the store's: two years, either way.
+/// Largest offset of a node's clock from the store's, which begins at [`BEGIN`]: two years, either
+/// way.
 const CLOCK_OFFSET_MILLIS: i64 = 2 * YEAR_MILLIS;
 const YEAR_MILLIS: i64 = 365 * 24 * 3_600_000;
 
@@ -316,7 +315,7 @@ impl Simulation {
         for node in &self.nodes {
             // No two clocks run at the same rate.
             let parts = 995 + (node.index as u32 * 7) % 11;
-            node.clock.advance(by * parts / 1_000);
+            node.machine.clock.advance(by * parts / 1_000);
         }
         self.store.age();
     }
@@ -358,7 +357,8 @@ impl Simulation {
         let offset = self.rng.between(-CLOCK_OFFSET_MILLIS..=CLOCK_OFFSET_MILLIS);
         let clock = SimClock::new(Millis(self.store_clock.wall().0.saturating_add_signed(offset)));
         let port = self.store.port(index);
-        self.nodes.push(Node::new(index, clock, disk, disk_number, self.rng.fork(), port));
+        let machine = SimMachine::with_clock(disk, clock, self.rng.fork());
+        self.nodes.push(Node::new(index, machine, disk_number, port));
         self.away_until.push(self.now);
         self.incarnations.push(0);
         self.store_reach.push((self.now, Duration::ZERO));

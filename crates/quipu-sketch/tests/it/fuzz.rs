@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use quipu_sketch::count_min::Update;
 use quipu_sketch::ring::RingMode;
 use quipu_sketch::window::{Decay, Panes};
-use quipu_sketch::{BYTES_MAX, CountMin, Edits, Hll, Ring, Sketch, SketchKind, Top, Unique};
+use quipu_sketch::{BYTES_MAX, CountMin, Edits, Hll, Ring, Sketch, SketchKind, SplitMix64, Top, Unique};
 
 use crate::edits::{KEY, Step, ask, run};
 
@@ -19,21 +19,8 @@ const INPUTS: u64 = 100_000;
 /// What reading all of them may add to the memory that the process has asked for: some sketches of the largest size, and what other tests take meanwhile.
 const MEMORY_MAX: u64 = 512 << 20;
 
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
+fn draw_below(rng: &mut SplitMix64, bound: usize) -> usize {
+    (rng.draw() % bound.max(1) as u64) as usize
 }
 
 fn item(n: u64) -> [u8; 8] {
@@ -113,34 +100,34 @@ const NUMBERS: [u64; 12] =
     [0, 1, 2, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 32, i64::MAX as u64, u64::MAX - 1, u64::MAX];
 
 /// Damages bytes, once or several times.
-fn damage(bytes: &mut Vec<u8>, others: &[(SketchKind, Vec<u8>)], rng: &mut Rng) {
-    for _ in 0..1 + rng.below(4) {
+fn damage(bytes: &mut Vec<u8>, others: &[(SketchKind, Vec<u8>)], rng: &mut SplitMix64) {
+    for _ in 0..1 + draw_below(rng, 4) {
         let len = bytes.len();
         // Half of it where the sizes are.
-        let at = if rng.below(2) == 0 { rng.below(len.min(64)) } else { rng.below(len) };
-        match rng.below(9) {
-            0 | 1 if len > 0 => bytes[at] ^= 1 << rng.below(8),
-            2 if len > 0 => bytes[at] = rng.next() as u8,
+        let at = if draw_below(rng, 2) == 0 { draw_below(rng, len.min(64)) } else { draw_below(rng, len) };
+        match draw_below(rng, 9) {
+            0 | 1 if len > 0 => bytes[at] ^= 1 << draw_below(rng, 8),
+            2 if len > 0 => bytes[at] = rng.draw() as u8,
             3 => bytes.truncate(at),
-            4 => bytes.extend((0..1 + rng.below(40)).map(|_| rng.next() as u8)),
+            4 => bytes.extend((0..1 + draw_below(rng, 40)).map(|_| rng.draw() as u8)),
             5 => {
-                let number = NUMBERS[rng.below(NUMBERS.len())].to_le_bytes();
-                let width = [1, 2, 4, 8][rng.below(4)].min(len - at.min(len));
+                let number = NUMBERS[draw_below(rng, NUMBERS.len())].to_le_bytes();
+                let width = [1, 2, 4, 8][draw_below(rng, 4)].min(len - at.min(len));
                 bytes[at.min(len)..at.min(len) + width].copy_from_slice(&number[..width]);
             }
             6 => {
-                let other = &others[rng.below(others.len())].1;
-                let (from, count) = (rng.below(other.len()), rng.below(200));
+                let other = &others[draw_below(rng, others.len())].1;
+                let (from, count) = (draw_below(rng, other.len()), draw_below(rng, 200));
                 let part = &other[from..other.len().min(from + count)];
                 let count = part.len().min(len - at.min(len));
                 bytes[at.min(len)..at.min(len) + count].copy_from_slice(&part[..count]);
             }
             7 => {
-                let end = len.min(at + rng.below(300));
-                bytes[at.min(end)..end].fill([0, 0xff][rng.below(2)]);
+                let end = len.min(at + draw_below(rng, 300));
+                bytes[at.min(end)..end].fill([0, 0xff][draw_below(rng, 2)]);
             }
             _ if len > 1 => {
-                let end = len.min(at + 1 + rng.below(20));
+                let end = len.min(at + 1 + draw_below(rng, 20));
                 bytes.drain(at.min(end)..end);
             }
             _ => {}
@@ -163,24 +150,28 @@ fn damaged_bodies_of_every_kind_are_refused_or_whole() {
     for (kind, bytes) in &bodies {
         assert!(Sketch::from_bytes(*kind, bytes.clone()).is_ok(), "{kind:?} of {} bytes", bytes.len());
     }
-    let (mut rng, before) = (Rng(seed), address_space_most());
+    let (mut rng, before) = (SplitMix64(seed), address_space_most());
     let (mut refused, mut whole) = (0u64, 0u64);
     for input in 0..inputs {
-        let (mut kind, mut bytes) = bodies[rng.below(bodies.len())].clone();
-        match rng.below(20) {
+        let (mut kind, mut bytes) = bodies[draw_below(&mut rng, bodies.len())].clone();
+        match draw_below(&mut rng, 20) {
             // Of another kind.
-            0 => kind = SketchKind::ALL[rng.below(SketchKind::ALL.len())],
+            0 => kind = SketchKind::ALL[draw_below(&mut rng, SketchKind::ALL.len())],
             // Nothing but its beginning is real.
             1 => {
-                let head = bytes.len().min(rng.below(64));
-                bytes[head..].iter_mut().for_each(|byte| *byte = rng.next() as u8);
+                let head = bytes.len().min(draw_below(&mut rng, 64));
+                bytes[head..].iter_mut().for_each(|byte| *byte = rng.draw() as u8);
             }
-            2 => bytes = (0..rng.below(400)).map(|_| rng.next() as u8).collect(),
+            2 => bytes = (0..draw_below(&mut rng, 400)).map(|_| rng.draw() as u8).collect(),
             _ => {}
         }
         damage(&mut bytes, &bodies, &mut rng);
-        let steps = [Step::Add(rng.next() % 3_000, 3, NUMBERS[rng.below(8)], 0), Step::Merge(0, 5), Step::EndHistory];
-        let step = &steps[rng.below(steps.len())];
+        let steps = [
+            Step::Add(rng.draw() % 3_000, 3, NUMBERS[draw_below(&mut rng, 8)], 0),
+            Step::Merge(0, 5),
+            Step::EndHistory,
+        ];
+        let step = &steps[draw_below(&mut rng, steps.len())];
         let outcome = catch_unwind(AssertUnwindSafe(|| read(kind, bytes.clone(), step)));
         match outcome {
             Ok(true) => whole += 1,

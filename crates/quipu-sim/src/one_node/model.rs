@@ -8,21 +8,23 @@ use quipu_model::{
 };
 
 /// Value and expiry per name.
-pub type State = BTreeMap<Vec<u8>, (i64, Option<u64>)>;
+pub type ModelState = BTreeMap<Vec<u8>, (i64, Option<u64>)>;
 
-/// What is there at a time.
-pub fn view(state: &State, now: Millis) -> State {
+/// The part of a state that has not expired.
+pub fn live_part(state: &ModelState, now: Millis) -> ModelState {
     let alive = |expiry: &Option<u64>| expiry.is_none_or(|at| at > now.0);
     state.iter().filter(|(_, (_, expiry))| alive(expiry)).map(|(name, cell)| (name.clone(), *cell)).collect()
 }
 
-/// Applies a command and returns what it must reply. A counter that has expired is as good as absent, but stays in the state: whether
-/// it is seen again depends on the clock alone, as long as nobody has written its end down.
-pub fn apply(state: &mut State, command: &Command<'_>, now: Millis) -> Reply {
-    let get = |state: &State, name: Name<'_>| {
+/// Applies a command and returns the reply that it must have.
+///
+/// An expired counter counts as absent, but stays in the state. Until a record ends it, the clock
+/// alone decides whether it is seen again.
+pub(super) fn apply(state: &mut ModelState, command: &Command<'_>, now: Millis) -> Reply {
+    let get = |state: &ModelState, name: Name<'_>| {
         state.get(name.bytes()).copied().filter(|(_, expiry)| expiry.is_none_or(|at| at > now.0))
     };
-    let put = |state: &mut State, name: Name<'_>, cell| {
+    let put = |state: &mut ModelState, name: Name<'_>, cell| {
         state.insert(name.bytes().to_vec(), cell);
     };
     let point = |when: ExpiryTime| match when {
@@ -43,7 +45,7 @@ pub fn apply(state: &mut State, command: &Command<'_>, now: Millis) -> Reply {
             if wanted != inside && !add.saturate {
                 return Reply::Pair(value, 0);
             }
-            // A saturating add moves a value towards the bound, never away from where it already is beyond it.
+            // A saturating add moves a value towards the bound. A value beyond it stays.
             let after = if wanted == inside {
                 wanted as i64
             } else if add.delta >= 0 {

@@ -2,78 +2,80 @@
 //! engine.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use quipu_engine::{Engine, Error, Position};
 use quipu_model::token::{TokenAge, append_payload, forget_at, token_age};
 use quipu_model::{Command, Durability, Identity, Millis, Refusal, Reply};
 use quipu_testkit::SeededRng;
 
-use crate::model::{self, State};
-use crate::sim::{durability, names};
+use super::WINDOW;
+use super::commands::{durability_of, names_of};
+use super::model::{self, ModelState};
 
-/// How long tokens are remembered in the small world: its clock jumps by half an hour now and then.
-pub const WINDOW: Duration = Duration::from_secs(600);
-
-/// Few, so that they are used again.
+/// Number of tokens and of producers: few, so that they are used again.
 const ITEMS: usize = 6;
 const PRODUCERS: usize = 2;
 
-/// What a mutation is called.
+/// Name of a mutation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MutationName {
+pub(super) enum MutationName {
+    /// A token.
     Token(String),
+    /// A producer and its sequence number.
     Number(String, u64),
 }
 
 impl MutationName {
-    pub fn identity(&self) -> Identity<'_> {
+    pub(super) fn identity(&self) -> Identity<'_> {
         match self {
-            MutationName::Token(item) => Identity::token(b"p", item.as_bytes()).unwrap(),
-            MutationName::Number(producer, n) => Identity::sequence(producer.as_bytes(), *n).unwrap(),
+            MutationName::Token(item) => Identity::token(b"p", item.as_bytes()).expect("tokens here are short"),
+            MutationName::Number(producer, n) => {
+                Identity::sequence(producer.as_bytes(), *n).expect("producers here are short")
+            }
         }
     }
 }
 
-/// What was applied under a name.
+/// A mutation that was applied under a name.
 #[derive(Debug, Clone)]
-pub struct AppliedMutation {
-    pub command: Command<'static>,
-    pub reply: Reply,
-    pub at: Millis,
-    /// Where its record ends.
-    pub position: Position,
+pub(super) struct AppliedMutation {
+    pub(super) command: Command<'static>,
+    pub(super) reply: Reply,
+    pub(super) at: Millis,
+    /// End of its record.
+    pub(super) position: Position,
 }
 
-/// What is remembered.
+/// Model of the remembered tokens and sequence numbers.
 #[derive(Debug, Clone, Default)]
 pub struct TokenModel {
-    /// In every name, so that lives which do not know of each other do not meet.
+    /// Part of every name, so that incarnations without a common history share no name.
     salt: u64,
     tokens: BTreeMap<String, AppliedMutation>,
     producers: BTreeMap<String, (u64, AppliedMutation)>,
 }
 
-/// What the engine must say to a mutation.
-pub enum Expected {
-    /// What it says without a name; then it is remembered.
+/// The reply that a mutation must have.
+pub(super) enum ExpectedReply {
+    /// The same as without a name; then it is remembered.
     New,
-    /// This, and nothing is applied; and what it shows.
+    /// This one, and nothing is applied. It shows the records up to here.
     Repeat(Reply, Position),
 }
 
 impl TokenModel {
+    /// Creates a model that remembers nothing.
     pub fn new(salt: u64) -> TokenModel {
         TokenModel { salt, ..TokenModel::default() }
     }
 
-    /// What must be said at a time.
-    pub fn expected(&self, named: &MutationName, command: &Command<'_>, now: Millis) -> Expected {
+    /// The reply to a mutation at a time.
+    pub(super) fn expected_reply(&self, named: &MutationName, command: &Command<'_>, now: Millis) -> ExpectedReply {
         let repeat = |done: &AppliedMutation| match done.command == *command {
-            true => Expected::Repeat(done.reply.clone(), done.position),
-            false => Expected::Repeat(Reply::Refused(Refusal::TokenMismatch), done.position),
+            true => ExpectedReply::Repeat(done.reply.clone(), done.position),
+            false => ExpectedReply::Repeat(Reply::Refused(Refusal::TokenMismatch), done.position),
         };
-        let refused = |refusal, position| Expected::Repeat(Reply::Refused(refusal), position);
+        let refused = |refusal, position| ExpectedReply::Repeat(Reply::Refused(refusal), position);
         let nothing = Position(0);
         match named {
             MutationName::Token(item) => {
@@ -85,31 +87,31 @@ impl TokenModel {
                     TokenAge::FromFuture => refused(Refusal::TokenFromFuture, nothing),
                     TokenAge::Fresh => match self.tokens.get(item).filter(|done| forget_at(done.at, WINDOW) > now) {
                         Some(done) => repeat(done),
-                        None => Expected::New,
+                        None => ExpectedReply::New,
                     },
                 }
             }
             MutationName::Number(producer, n) => match self.producers.get(producer) {
-                None if *n == 1 => Expected::New,
+                None if *n == 1 => ExpectedReply::New,
                 None => refused(Refusal::SequenceGap { expected: 1 }, nothing),
                 Some((last, done)) if n == last => repeat(done),
                 Some((last, done)) if n < last => refused(Refusal::SequenceApplied { last: *last }, done.position),
-                Some((last, _)) if *n == last + 1 => Expected::New,
+                Some((last, _)) if *n == last + 1 => ExpectedReply::New,
                 Some((last, _)) => refused(Refusal::SequenceGap { expected: last + 1 }, nothing),
             },
         }
     }
 
-    /// Remembers what was applied.
-    pub fn remember(&mut self, named: &MutationName, done: AppliedMutation) {
+    /// Remembers an applied mutation.
+    pub(super) fn remember(&mut self, named: &MutationName, done: AppliedMutation) {
         match named {
             MutationName::Token(item) => drop(self.tokens.insert(item.clone(), done)),
             MutationName::Number(producer, n) => drop(self.producers.insert(producer.clone(), (*n, done))),
         }
     }
 
-    /// A mutation with a name: often one that was there before.
-    pub fn draw(
+    /// Draws a mutation with a name, often a repeated one.
+    pub(super) fn draw(
         &self,
         rng: &SeededRng,
         now: Millis,
@@ -123,7 +125,7 @@ impl TokenModel {
                 MutationName::Number(producer, n)
             }
             3..5 => {
-                // One that carries its time, which is now, a while ago, or to come.
+                // A token that carries its time: now, a while ago, or ahead.
                 let ago = rng.between(-90_000..=700_000);
                 MutationName::Token(format!("{:013}-{}", now.0 as i64 - ago, self.salt))
             }
@@ -151,36 +153,49 @@ impl TokenModel {
         (named, command)
     }
 
-    /// Every name there is, with what was applied under it.
+    /// Every name, with the mutation under it.
     fn all(&self) -> impl Iterator<Item = (MutationName, &AppliedMutation)> {
         let tokens = self.tokens.iter().map(|(item, done)| (MutationName::Token(item.clone()), done));
         tokens.chain(self.producers.iter().map(|(name, (n, done))| (MutationName::Number(name.clone(), *n), done)))
     }
 }
 
-/// Retries everything that was ever applied in a life on an engine that has recovered to a state and what was remembered there: what survived is answered as before and not
-/// applied again, what did not is applied now. Returns how many of both.
+/// Number of retried mutations.
+#[derive(Default, Debug, Clone, Copy)]
+pub struct RetryTally {
+    /// They had survived: answered as before, and not applied again.
+    pub survived: usize,
+    /// They had not: applied now.
+    pub lost: usize,
+}
+
+/// Retries every mutation of an incarnation on an engine that has recovered to this state, with
+/// these tokens.
 pub fn retry_all(
     engine: &Engine,
-    state: &State,
+    state: &ModelState,
     token_model: &TokenModel,
     ever: &TokenModel,
     context: &str,
-) -> (usize, usize) {
-    let (mut state, mut token_model, mut counts) = (state.clone(), token_model.clone(), (0, 0));
+) -> RetryTally {
+    let mut state = state.clone();
+    let mut token_model = token_model.clone();
+    let mut tally = RetryTally::default();
     for (named, done) in ever.all() {
         for _ in 0..2 {
-            let is_memory = names(&done.command).iter().any(|name| durability(name.bytes()) == Durability::Memory);
+            let is_memory =
+                names_of(&done.command).iter().any(|name| durability_of(name.bytes()) == Durability::Memory);
             let now = engine.now();
-            let expected = match token_model.expected(&named, &done.command, now) {
-                Expected::Repeat(reply, _) => {
-                    counts.0 += 1;
+            let expected = match token_model.expected_reply(&named, &done.command, now) {
+                ExpectedReply::Repeat(reply, _) => {
+                    tally.survived += 1;
                     reply
                 }
-                // What a crash leaves of a counter in memory is not known here; that it is applied once is known from the others.
-                Expected::New if is_memory => break,
-                Expected::New => {
-                    counts.1 += 1;
+                // A crash leaves an unknown value of a counter in memory. The others show that a
+                // retry is applied once.
+                ExpectedReply::New if is_memory => break,
+                ExpectedReply::New => {
+                    tally.lost += 1;
                     let reply = model::apply(&mut state, &done.command, now);
                     if !matches!(reply, Reply::Refused(_)) {
                         token_model.remember(&named, AppliedMutation { reply: reply.clone(), at: now, ..done.clone() });
@@ -195,5 +210,5 @@ pub fn retry_all(
             assert_eq!(reply, expected, "{context}: {named:?} again, with {:?}", done.command);
         }
     }
-    counts
+    tally
 }
