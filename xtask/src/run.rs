@@ -190,7 +190,7 @@ test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_command_that_fails_is_told_with_all_it_said() {
+    fn a_command_that_fails_is_reported_with_all_its_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; exit 3"]);
         let outcome = run("test", &command).unwrap();

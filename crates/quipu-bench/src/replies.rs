@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_its_text_wherever_it_stands() {
+    fn an_error_is_reported_with_its_text_wherever_it_stands() {
         let error = ReplyCounter::to(Verb::Incr).take(b":1\r\n:2\r\n-ERR disk full: no\r\n:3\r\n").unwrap_err();
         assert_eq!(error.to_string(), "the server refused a command: ERR disk full: no");
         let error = ReplyCounter::to(Verb::Get).take(b"$-1\r\n").unwrap_err();

@@ -242,14 +242,17 @@ mod rest {
     }
 }
 
-/// Adds of each thread in one round: about a millisecond, which two threads often have to themselves on a machine that does something else, too.
+/// Adds of each thread in one round: about a millisecond, which two threads often have to
+/// themselves on a machine that does something else, too.
 const ROUND_ADDS: usize = 200_000;
 
-/// A round counts if each thread had a core for so much of its time, and was beside the other for so much of it: else it did not meet the other.
+/// A round counts if each thread had a core for so much of its time, and was beside the other for
+/// so much of it: else it did not meet the other.
 const RAN_MIN: f64 = 0.9;
 const BESIDE_MIN: f64 = 0.8;
 
-/// Prints what two threads gain on one counter: medians of rounds in turn, shared atomic and handle, in which both threads ran all the time.
+/// Prints what two threads gain on one counter: medians of rounds in turn, shared atomic and
+/// handle, in which both threads ran all the time.
 fn ratio() {
     let (rounds, adds) = (sized(400, 1), sized(ROUND_ADDS, 1_000));
     let kinds: [(&str, Adds); 4] = [

@@ -167,7 +167,8 @@ fn add_all(engine: &Engine, counters: usize) {
     }
 }
 
-/// Seals everything, a step at a time; the longest of those that collect a shard, of which only a part is under its lock.
+/// Seals everything, a step at a time; the longest of those that collect a shard, of which only a
+/// part is under its lock.
 fn seal(engine: &Engine) -> Duration {
     let steps = engine.steps();
     let (mut seal, mut took) = (steps.begin_seal(), Vec::new());

@@ -51,7 +51,8 @@ fn measure(counters: u64, bytes: u64) {
     for _ in 0..STARTS {
         for (threads, took) in [Some(0), None].into_iter().zip(&mut took) {
             let (began, cpu_began) = (Instant::now(), cpu_time());
-            // Without a driver it is not closed when it is dropped: what is left is what a kill leaves.
+            // Without a driver it is not closed when it is dropped: what is left is what a kill
+            // leaves.
             let engine = Engine::open_with(options(data, threads), Environment::system()).expect("it opens");
             took.push((began.elapsed(), cpu_time() - cpu_began));
             assert!(engine.recovery().records > 0 && engine.stats().counters <= counters);

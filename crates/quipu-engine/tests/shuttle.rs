@@ -25,7 +25,8 @@ fn schedules(default: usize) -> usize {
     number("QUIPU_SCHEDULES").map_or(default, |count| count as usize)
 }
 
-/// Stack of each of the scheduler's threads. Its default, of 32 KB, is less than opening an engine takes in some builds.
+/// Stack of each of the scheduler's threads. Its default, of 32 KB, is less than opening an engine
+/// takes in some builds.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Tries schedules one by one, each drawn from its number.
@@ -479,7 +480,8 @@ fn of_two_that_retry_at_once_one_applies_and_both_have_its_durable_reply() {
                     })
                 })
                 .collect();
-            // The same token on another counter, which is mostly in another shard: either of them comes first.
+            // The same token on another counter, which is mostly in another shard: either of them
+            // comes first.
             let add = Command::Add { name: Name::new(b"d:b").unwrap(), delta: 1, shard_key: None };
             let other = engine.execute_once(&Identity::token(b"p", b"1").unwrap(), &add);
             let replies: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();

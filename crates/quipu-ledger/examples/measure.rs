@@ -1,4 +1,5 @@
-//! Measures the ledger: `cargo run --release -p quipu-ledger --example measure -- COUNTERS [CACHE_MB] [DIR]`.
+//! Measures the ledger: `cargo run --release -p quipu-ledger --example measure -- COUNTERS
+//! [CACHE_MB] [DIR]`.
 //!
 //! Names have 20 bytes. Every figure is of one thread, with the files in the page cache; ingestion
 //! includes its fsyncs. `cpu` is the thread's running time, which other work on the machine does

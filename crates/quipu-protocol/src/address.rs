@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_address_is_told_without_its_password() {
+    fn a_bad_address_is_reported_without_its_password() {
         for (text, why) in [
             ("", "no host"),
             ("http://h", "RESP port"),

@@ -44,7 +44,7 @@ mod tests {
         let until = |millis| while engine.now() < Millis(millis) {};
         until(began.0 + 2);
         assert!((1..TURNS_MAX).all(|_| now(&engine) == began));
-        assert!(now(&engine) > began, "so many turns are no moment");
+        assert!(now(&engine) > began, "that number of turns takes time");
         let later = now(&engine);
         until(later.0 + 2);
         invalidate();

@@ -113,7 +113,7 @@ impl HotKeyReport {
             (true, false) => "reads",
             (false, false) => "writes and reads",
         };
-        Some(format!("too little traffic to tell hot {lacking}: fewer than {SAMPLES_ENOUGH} were sampled"))
+        Some(format!("too little traffic to find hot {lacking}: fewer than {SAMPLES_ENOUGH} were sampled"))
     }
 }
 
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_most_is_at_the_top_and_reads_are_apart_from_writes() {
+    fn the_most_frequent_key_is_at_the_top_and_reads_are_separate_from_writes() {
         let tracker = HotKeyTracker::new(Millis(0));
         let cold: Vec<String> = (0..2_000).map(|n| format!("cold:{n}")).collect();
         for round in 0..200_000usize {
@@ -401,7 +401,11 @@ mod tests {
         for _ in 0..10_000 {
             tracker.record_command(&Command::Read { name: name("a") }, Millis(1));
         }
-        assert_eq!(tracker.list(10, Millis(GENERATION_MILLIS)).reads.rows.len(), 1, "the minute before is still told");
+        assert_eq!(
+            tracker.list(10, Millis(GENERATION_MILLIS)).reads.rows.len(),
+            1,
+            "the minute before is still listed"
+        );
         for _ in 0..10_000 {
             tracker.record_command(&Command::Read { name: name("b") }, Millis(GENERATION_MILLIS + 1));
         }
@@ -437,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_with_the_probability_that_is_told() {
+    fn bounds_hold_with_the_stated_probability() {
         let p = 1.0 / f64::from(SAMPLE);
         for commands in (1..100).chain((100..20_000).step_by(97)) {
             // Probability of each number of samples in the binomial distribution, from 0 on.
@@ -464,7 +468,7 @@ mod tests {
         let tracker = HotKeyTracker::new(Millis(0));
         assert_eq!(
             tracker.list(10, Millis(1)).note().as_deref(),
-            Some("too little traffic to tell hot writes and reads: fewer than 100 were sampled")
+            Some("too little traffic to find hot writes and reads: fewer than 100 were sampled")
         );
     }
 }

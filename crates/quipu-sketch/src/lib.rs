@@ -12,7 +12,8 @@
 //! | [`Top`] | the most frequent items | bounds on both sides that always hold |
 //!
 //! [`sample`] counts one in p of many events. [`window`] maps times to the panes of a window.
-//! [`ring`] manages the panes of a sketch over time. [`splitmix`] is the workspace's seeded generator.
+//! [`ring`] manages the panes of a sketch over time. [`splitmix`] is the workspace's seeded
+//! generator.
 //!
 //! `from_bytes` checks foreign bytes in full. It allocates memory only in proportion to them.
 //!

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn extreme_dice_are_harmless() {
+    fn extreme_draws_are_harmless() {
         for random in [0, 1, u64::MAX] {
             assert!(Rate::one_in(u32::MAX).skip(random) < 1 << 40);
         }

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_rises_with_a_cell_whose_seq_is_0() {
+    fn a_version_rises_with_a_cell_of_seq_0() {
         let row_cell = RowCell { seq: Seq(0), value: 0, total: 0, closed: false };
         let one = Snapshot { cells: [(id(0), row_cell)].into(), ..Snapshot::default() };
         let two = Snapshot { cells: [(id(0), row_cell), (id(1), row_cell)].into(), ..Snapshot::default() };

@@ -43,7 +43,7 @@ struct LinkConnection {
 enum ConnectError {
     #[error(transparent)]
     Driver(#[from] RedisError),
-    #[error("the server does not tell the identity of its process (run_id in INFO)")]
+    #[error("the server's INFO has no identity of its process (run_id)")]
     NoIdentity,
 }
 

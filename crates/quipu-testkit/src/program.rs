@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_at_once_is_told_with_what_it_said() {
+    fn a_program_that_ends_at_once_is_reported_with_its_output() {
         let launch = Launch {
             binary: "/bin/false".into(),
             wrapper: Vec::new(),

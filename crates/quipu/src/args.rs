@@ -129,7 +129,7 @@ Examples:
 
 const AUDIT_EXAMPLES: &str = "\
 Compares ledger and journal with each other and with the numbers kept in them: counters, values, epochs, expiry, hashes, own \
-cells. The result for a running node is a snapshot of one moment.
+cells. The result for a running node is a snapshot at one time.
 
 Examples:
   quipu audit

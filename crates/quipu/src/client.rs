@@ -88,7 +88,7 @@ fn check_store(info: &Value) -> anyhow::Result<()> {
     let text = String::from_utf8_lossy(text);
     let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     match (field("store"), field("store_reachable")) {
-        (None, _) => bail!("the server does not tell of its store: it is older than this program"),
+        (None, _) => bail!("the server's INFO has no store: the server is older than this program"),
         (Some("none"), _) => bail!("the server has no shared store: start it with --store URL"),
         (Some(store), Some("1")) => match field("store_problems") {
             None | Some("none") => Ok(()),

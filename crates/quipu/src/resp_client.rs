@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_is_told_from_a_lost_connection() {
+    fn another_protocol_differs_from_a_lost_connection() {
         let error_text =
             |mut bytes: &[u8]| unknown_outcome(ReplyReader::default().read_from(&mut bytes).unwrap_err()).to_string();
         assert!(error_text(b"HTTP/1.1 400 Bad Request\r\n").contains("no RESP server"));

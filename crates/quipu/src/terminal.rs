@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_told_by_the_calendar() {
+    fn a_time_is_printed_by_the_calendar() {
         for (seconds, shown) in [
             (0, "1970-01-01 00:00:00 UTC"),
             (951_827_696, "2000-02-29 12:34:56 UTC"),

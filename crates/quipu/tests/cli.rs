@@ -152,7 +152,8 @@ fn any_number_of_names_and_any_prefix_may_be_asked_for() {
     let (_root, data) = directory();
     let program = launch(&data).start().expect("the program starts");
     let server = program.address().to_string();
-    // Longer than a pattern may be, alike in all that a pattern takes of them, and full of its letters.
+    // Longer than a pattern may be, alike in all that a pattern takes of them, and full of its
+    // letters.
     let long = "*".repeat(300);
     let (one, other) = (format!("{long}1"), format!("{}-", "*".repeat(299)));
     for name in [&one, &other] {

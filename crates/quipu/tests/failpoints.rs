@@ -122,7 +122,8 @@ impl Scene {
         logs.into_iter().for_each(|log| self.crowd.add_log(log));
     }
 
-    /// Deletes everything, then adds until the program is gone; false if it was gone before it had answered the first.
+    /// Deletes everything, then adds until the program is gone; false if it was gone before it had
+    /// answered the first.
     fn flush_and_load(&mut self, program: Program, rng: &SeededRng, what: &str) -> bool {
         let answer =
             RespConnection::connect(program.address(), TIMEOUT).and_then(|mut client| client.call(&["FLUSHALL"]));
@@ -381,7 +382,8 @@ fn counters_that_expire_at_rest_are_gone_after_a_sweep_that_ended() {
 fn a_recovery_that_ends_again_and_again_converges() {
     let mut scene = Scene::new(FEW);
     for round in 0..4 {
-        // A life that leaves a journal behind, and every second time a flush that the ledger has not heard of.
+        // A life that leaves a journal behind, and every second time a flush that the ledger has
+        // not heard of.
         let program = scene.launch(Durability::Durable, Some("marked=panic")).start().expect("it starts");
         let (rng, what) = (SeededRng::new(round), "a journal to recover");
         if round % 2 == 1 {

@@ -120,7 +120,8 @@ impl<'d> Scene<'d> {
         }
     }
 
-    /// What is there, all of it, before and after a kill; returns what was said on stderr until then.
+    /// What is there, all of it, before and after a kill; returns what was said on stderr until
+    /// then.
     fn judge(mut self, arguments: &[&str]) -> String {
         self.judge_now();
         let log = self.program.kill9();

@@ -35,7 +35,8 @@ const SECONDS: usize = 20;
 /// Counters made by one pipeline.
 const PIPELINE: usize = 1_000;
 
-/// So many records are few: what two or three seconds of a slow client write, not what millions of counters do.
+/// So many records are few: what two or three seconds of a slow client write, not what millions of
+/// counters do.
 const RECORDS_FEW: u64 = 20_000;
 
 fn size(variable: &str, release: usize) -> usize {

@@ -207,7 +207,8 @@ mod tests {
             let row = row.unwrap_or_else(|| panic!("{figure}: {document}"));
             assert!(row["published"].is_string() && row.get("met").is_none() && row.get("bar").is_none(), "{row}");
             let measured = row["measured"].as_f64().expect("a number");
-            // Sizes and limits do not depend on chance; errors have much noise here, lists may miss one place.
+            // Sizes and limits do not depend on chance; errors have much noise here, lists may miss
+            // one place.
             let near = if is_least {
                 measured >= limit - 3.0
             } else if figure.ends_with("bias") {

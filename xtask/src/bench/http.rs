@@ -255,8 +255,8 @@ impl BareWriter {
     fn write(&mut self, event: &[u8], stop: &StopFlag) -> anyhow::Result<f64> {
         let before = self.process.cpu()?;
         run_paced(stop, || {
-            self.control.write_all(&u32::try_from(event.len())?.to_be_bytes()).context("tell")?;
-            self.control.write_all(event).context("tell")?;
+            self.control.write_all(&u32::try_from(event.len())?.to_be_bytes()).context("send the event")?;
+            self.control.write_all(event).context("send the event")?;
             for reader in &mut self.readers {
                 read_until(reader, b"\n\n")?;
             }

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn another_compiler_is_told() {
+    fn another_compiler_is_reported() {
         let (one, mut two) = (figures(&[]).toolchain, figures(&[]).toolchain);
         two.rustc = "2".to_owned();
         assert_eq!(one.differences(&two), ["  rustc: 1 there, 2 here"]);

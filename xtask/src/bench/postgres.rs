@@ -147,7 +147,7 @@ impl Postgres {
         command.args(["-n", "-M", "prepared", "-c", CLIENTS, "-j", THREADS, "-T", &seconds.to_string(), "-f"]);
         command.arg(&file).arg(USER);
         let outcome = run(label, &command)?.expect_success("pgbench")?;
-        tps(&outcome.lines).with_context(|| format!("pgbench told no figure:\n{}", outcome.lines.join("\n")))
+        tps(&outcome.lines).with_context(|| format!("pgbench printed no figure:\n{}", outcome.lines.join("\n")))
     }
 
     /// Its URL, for a node.

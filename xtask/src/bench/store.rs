@@ -102,7 +102,7 @@ impl LocalServer {
     fn figure(&self, section: &str, name: &str) -> anyhow::Result<u64> {
         let reply = self.info(section)?;
         let found = reply.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
-        found.with_context(|| format!("Redis does not tell {name}"))
+        found.with_context(|| format!("Redis has no {name} in INFO"))
     }
 
     fn info(&self, section: &str) -> anyhow::Result<String> {
@@ -263,7 +263,7 @@ impl StoreBench {
         }
         for reader in &mut readers {
             let reply = read_until(reader, |reply| reply.ends_with(b"1\r\n"))?;
-            ensure!(reply == b"$1\r\n1\r\n", "a reader was told {:?}", String::from_utf8_lossy(&reply));
+            ensure!(reply == b"$1\r\n1\r\n", "a reader got {:?}", String::from_utf8_lossy(&reply));
         }
         println!(
             "{READERS} clients that read a counter at once, of which what is known is too old: {} reads at the store\n",

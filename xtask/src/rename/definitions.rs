@@ -255,11 +255,11 @@ mod tests {
     const TEXT: &str = "\
 /// Doc.
 #[derive(Debug)]
-pub struct Held<'a> { pub seen: &'a u8, told: u8 }
+pub struct Held<'a> { pub seen: &'a u8, mark: u8 }
 pub(crate) enum Place { Free, Busy { at: u8 } }
 impl<'a> Held<'a> {
     /// Doc.
-    pub(crate) const fn look(&self) -> u8 { let told = 1; Self { seen: self.seen, told }.told }
+    pub(crate) const fn look(&self) -> u8 { let mark = 1; Self { seen: self.seen, mark }.mark }
 }
 trait See { fn see(&self); }
 impl See for Held<'_> { fn see(&self) {} }
@@ -273,7 +273,7 @@ mod inner { pub fn say() { fn nested() {} } }
         let wanted = [
             "Held",
             "Held.seen",
-            "Held.told",
+            "Held.mark",
             "Held::look",
             "Place",
             "Place::Busy",
@@ -292,15 +292,15 @@ mod inner { pub fn say() { fn nested() {} } }
         let starts = |key: &str| &TEXT[items.by_key()[key][0].attribute_at..][..8];
         assert_eq!(starts("Held"), "pub stru");
         assert_eq!(starts("Held::look"), "pub(crat");
-        assert_eq!(starts("Held.told"), "told: u8");
+        assert_eq!(starts("Held.mark"), "mark: u8");
     }
 
     #[test]
-    fn a_shorthand_is_told_from_a_field_with_a_value() {
+    fn a_shorthand_differs_from_a_field_with_a_value() {
         let items = FileItems::parse(TEXT).unwrap();
         let names = |set: &BTreeSet<(usize, usize)>| set.iter().map(|&(from, to)| &TEXT[from..to]).collect::<Vec<_>>();
-        assert_eq!(names(&items.shorthands), ["told"]);
-        assert_eq!(names(&items.fields), ["seen", "told", "at", "seen"]);
+        assert_eq!(names(&items.shorthands), ["mark"]);
+        assert_eq!(names(&items.fields), ["seen", "mark", "at", "seen"]);
         assert_eq!(items.implementations.len(), 1);
     }
 }

@@ -115,27 +115,27 @@ mod tests {
 
     #[test]
     fn local_names_change_and_members_do_not() {
-        let text = "struct S { told: u8 }\nfn f(told: u8, s: S) -> S { let x = s.told + told; told(); a::told::b(); \
-                    println!(\"{told} {told:?} told\"); for i in 0..told {} m!(S { told: 1 }); let c = |told| told; S { told } }";
+        let text = "struct S { mark: u8 }\nfn f(mark: u8, s: S) -> S { let x = s.mark + mark; mark(); a::mark::b(); \
+                    println!(\"{mark} {mark:?} mark\"); for i in 0..mark {} m!(S { mark: 1 }); let c = |mark| mark; S { mark } }";
         let items = FileItems::parse(text).unwrap();
         let mut edits = Edits::default();
-        rename_words(text, &items, &BTreeMap::from([("told", "reply")]), &mut edits).unwrap();
-        let wanted = "struct S { told: u8 }\nfn f(reply: u8, s: S) -> S { let x = s.told + reply; reply(); a::told::b(); \
-                      println!(\"{reply} {reply:?} told\"); for i in 0..reply {} m!(S { told: 1 }); let c = |reply| reply; S { told: reply } }";
+        rename_words(text, &items, &BTreeMap::from([("mark", "reply")]), &mut edits).unwrap();
+        let wanted = "struct S { mark: u8 }\nfn f(reply: u8, s: S) -> S { let x = s.mark + reply; reply(); a::mark::b(); \
+                      println!(\"{reply} {reply:?} mark\"); for i in 0..reply {} m!(S { mark: 1 }); let c = |reply| reply; S { mark: reply } }";
         assert_eq!(edits.apply(text), wanted);
     }
 
     #[test]
     fn a_field_and_a_variable_of_one_name_become_one_again() {
-        let text = "fn f(told: u8) -> S { S { told } }";
+        let text = "fn f(mark: u8) -> S { S { mark } }";
         let items = FileItems::parse(text).unwrap();
-        let at = text.rfind("told").unwrap();
+        let at = text.rfind("mark").unwrap();
         for (field, wanted) in
             [("reply", "fn f(reply: u8) -> S { S { reply } }"), ("sent", "fn f(reply: u8) -> S { S { sent: reply } }")]
         {
             let mut edits = Edits::default();
-            edits.add(at..at + 4, &format!("{field}: told")).unwrap();
-            rename_words(text, &items, &BTreeMap::from([("told", "reply")]), &mut edits).unwrap();
+            edits.add(at..at + 4, &format!("{field}: mark")).unwrap();
+            rename_words(text, &items, &BTreeMap::from([("mark", "reply")]), &mut edits).unwrap();
             assert_eq!(edits.apply(text), wanted);
         }
     }

@@ -44,14 +44,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_flaps_is_told_now_and_then_and_never_wrongly() {
+    fn a_flapping_state_is_logged_now_and_then_and_never_wrongly() {
         let mut throttle = LogThrottle::default();
         let at = |seconds| Duration::from_secs(seconds);
         assert_eq!(throttle.transition(false, at(0)), None, "all is well, which is no news");
         assert_eq!(throttle.transition(true, at(1)), Some(true));
         assert_eq!(throttle.transition(true, at(2)), None);
         assert_eq!(throttle.transition(false, at(3)), None, "too soon");
-        assert_eq!(throttle.transition(true, at(12)), None, "nothing has changed since it was told");
+        assert_eq!(throttle.transition(true, at(12)), None, "nothing has changed since the last log line");
         assert_eq!(throttle.transition(false, at(13)), Some(false));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! In: sketches of one kind and size. Out: one that has counted what all of them have.
 //!
-//! Uniques are the union, which is the same however often one of them is taken in; frequencies the sum; lists the merge of lists.
+//! Uniques are the union, which is the same however often one of them is taken in; frequencies the
+//! sum; lists the merge of lists.
 
 use quipu_sketch::count_min::Update;
 use quipu_sketch::{CountMin, Edits, Hll, Key, Sketch, SketchError, SketchKind, Top, Unique};
@@ -22,7 +23,8 @@ pub fn refusal(refused: SketchError) -> Refusal {
     }
 }
 
-/// What stands for a key where others are to see whether theirs is the same; what Redis's form hashes by is no secret.
+/// What stands for a key where others are to see whether theirs is the same; what Redis's form
+/// hashes by is no secret.
 pub fn key_print(key: &Key, kind: SketchKind) -> u64 {
     if kind == SketchKind::Hll { 0 } else { key.hash(b"which key is this") }
 }

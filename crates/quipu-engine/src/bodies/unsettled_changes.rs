@@ -337,7 +337,7 @@ mod tests {
 
     fn count(changes: &mut UnsettledChanges, version: u64, item: &str) {
         let Some(Sketch::Hll(delta)) = changes.open_delta(version, || Some(hll(&[]))) else {
-            panic!("there is a stretch")
+            panic!("there is an unsettled delta")
         };
         delta.add(item.as_bytes(), &mut Edits::new());
     }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_without_an_answer_keep_their_panes_apart_up_to_a_bound() {
+    fn puts_without_an_answer_keep_separate_panes_up_to_a_bound() {
         let mut changes = new_changes();
         for version in 0..20 {
             count(&mut changes, version, &version.to_string());
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_a_put_from_before_another_was_taken_in_is_no_news() {
+    fn a_verdict_of_a_put_from_before_a_merge_is_no_news() {
         let mut changes = new_changes();
         count(&mut changes, 0, "a");
         changes.prepare_put(Seq(2), 1, merge);

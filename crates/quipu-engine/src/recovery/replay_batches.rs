@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_entries_that_make_no_sense_the_first_is_told_of_whoever_restores_them() {
+    fn of_several_damaged_entries_the_first_is_reported_by_any_thread() {
         let ledger = FileLedger::open(Arc::new(CrashDisk::new()), Path::new("data")).unwrap();
         let (table, watermark) = (Table::new(8, 5), Watermark::new(1, 8, 5));
         let restored = ReplayTarget::new(&table, &ledger, Path::new("data"), &[], &watermark);

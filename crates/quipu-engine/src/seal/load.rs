@@ -1,7 +1,7 @@
 //! Loads counters from the ledger, in groups, so that no worker waits for the disk.
 //!
-//! In: queued loads (`core::load`). Out: slots in the table, or a walk's reply; the load's waiter is
-//! woken.
+//! In: queued loads (`core::load`). Out: slots in the table, or a walk's reply; the load's waiter
+//! is woken.
 //!
 //! Invariants:
 //! - one thread at a time loads, and it reads only counters that it has seen to be non-resident. So

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_merged_is_told_why() {
+    fn an_impossible_merge_is_refused_with_its_reason() {
         let (key, other) = (shared_key("of the nodes"), shared_key(""));
         let list = || Sketch::Top(Top::reserve(3, 8, 7, 0.9).unwrap());
         let larger = Sketch::Top(Top::reserve(9, 8, 7, 0.9).unwrap());

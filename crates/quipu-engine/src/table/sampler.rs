@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_of_several_rates_that_share_dice_are_each_unbiased() {
+    fn counters_of_several_rates_that_share_an_rng_are_each_unbiased() {
         let (runs, n) = (2_000, 300u64);
         let mut sums = [0u64; 3];
         for seed in 0..runs {

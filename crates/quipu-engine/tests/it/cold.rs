@@ -17,7 +17,8 @@ use quipu_testkit::{CrashDisk, FileLedger};
 
 use crate::world::{World, small_options};
 
-/// A ledger that does something when it is read, in the moment between the reading and what is done with it.
+/// A ledger that does something when it is read, in the moment between the reading and what is done
+/// with it.
 struct WatchedLedger {
     ledger: FileLedger,
     gets: AtomicUsize,

@@ -20,7 +20,8 @@ use crate::world::World;
 const REDIS: Dialect = Dialect::Redis;
 const NATIVE: Dialect = Dialect::Native;
 
-/// Rounds after which everybody has found their way back: leases of lives before have run out, and what they said is settled.
+/// Rounds after which everybody has found their way back: leases of lives before have run out, and
+/// what they said is settled.
 const ROUNDS: usize = 60;
 
 /// A node on a machine of its own.

@@ -21,7 +21,8 @@ struct KnownRecord {
     after: BTreeMap<String, i64>,
 }
 
-/// A directory with some records, all of them synced, and what is known of it. `noted`: in the control file, too.
+/// A directory with some records, all of them synced, and what is known of it. `noted`: in the
+/// control file, too.
 fn directory(records: usize, noted: bool) -> (Image, Vec<KnownRecord>, Position) {
     let world = World::new(CrashDisk::new(), 11);
     let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
@@ -80,7 +81,8 @@ fn a_journal_cut_at_any_byte_of_its_last_records_recovers_to_the_last_whole_one(
     let mut cuts = 0;
     for (index, record) in known.iter().enumerate().skip(known.len() - 3) {
         let whole = &known[index - 1].after;
-        // The records stand in one segment here; cutting a preallocated file leaves zeros, or whatever was there before.
+        // The records stand in one segment here; cutting a preallocated file leaves zeros, or
+        // whatever was there before.
         for byte in 0..record.end.0 - record.position.0 {
             let at = (record.offset + byte) as usize;
             let left = (last.offset + (last.end.0 - last.position.0)) as usize - at;
@@ -92,7 +94,8 @@ fn a_journal_cut_at_any_byte_of_its_last_records_recovers_to_the_last_whole_one(
                     continue;
                 }
                 cuts += 1;
-                // A record behind the cut says how far the journal was synced; with all of them gone it is a torn tail.
+                // A record behind the cut says how far the journal was synced; with all of them
+                // gone it is a torn tail.
                 assert_eq!(open(cut).as_ref(), Ok(whole), "record {index} cut at byte {byte}, {what} behind");
             }
         }
@@ -146,7 +149,8 @@ fn one_flipped_bit_is_refused_below_a_synced_position_and_a_torn_tail_above_it()
                 }
             }
         }
-        // The control file: the other slot says the same or less, and then the journal itself is whole.
+        // The control file: the other slot says the same or less, and then the journal itself is
+        // whole.
         let control = data_path("control");
         for bit in 0..image.len_of(&control).unwrap() * 8 {
             let mut flipped = image.clone();
@@ -185,8 +189,9 @@ fn what_stands_behind_the_tail_is_not_taken_for_a_record() {
 
 #[test]
 fn records_that_a_torn_tail_left_do_not_follow_those_of_a_later_life() {
-    // Of three records, unsynced, the first is lost and the others are whole. It was as long as the record with which a life begins,
-    // so the later life's first record ends just where the second of them stands.
+    // Of three records, unsynced, the first is lost and the others are whole. It was as long as the
+    // record with which a life begins, so the later life's first record ends just where the second
+    // of them stands.
     let name = "d:0123456789";
     let world = World::new(CrashDisk::new(), 5);
     let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();

@@ -33,7 +33,8 @@ fn an_operation_whose_write_or_sync_failed_is_never_acknowledged_and_nothing_is_
             let context = format!("{fault:?} after {good} of {kind:?}");
             assert_eq!(acked, good, "{context}");
             assert!(world.has_failed(), "{context}: the process is told to end");
-            // The disk is well again, but nobody believes it: what the failed sync covered is in doubt for ever.
+            // The disk is well again, but nobody believes it: what the failed sync covered is in
+            // doubt for ever.
             assert!(matches!(add(&engine, "d:a"), Err(Error::JournalFailed(_))), "{context}");
             assert!(
                 matches!(engine.read("d:a"), Err(Error::JournalFailed(_))),

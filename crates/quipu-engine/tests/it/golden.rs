@@ -43,7 +43,8 @@ fn golden(dir: &str, file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(dir).join(file)
 }
 
-/// One of every kind of entry: cells with and without epoch and expiry, gone, flush, floor, start; a record across two segments.
+/// One of every kind of entry: cells with and without epoch and expiry, gone, flush, floor, start;
+/// a record across two segments.
 fn write(engine: &Engine, world: &World) {
     engine.execute(&Command::Flush).unwrap();
     engine.add("likes:42", 1).unwrap();
@@ -104,7 +105,8 @@ fn check_once(engine: &Engine) {
     assert_eq!((engine.read(name.bytes()).unwrap().value, engine.stats().tokens.tokens), (5, 4));
 }
 
-/// Entries of sketches: made, changed in place and by a splice, as a whole where that is shorter or nothing else is known; a list under a token.
+/// Entries of sketches: made, changed in place and by a splice, as a whole where that is shorter or
+/// nothing else is known; a list under a token.
 fn write_sketches(engine: &Engine, world: &World) {
     fn ask<'a>(command: SketchCommand<'a>) -> Command<'a> {
         Command::Sketch(command)
@@ -147,7 +149,8 @@ fn check_sketches(engine: &Engine) {
     assert_eq!(again, Reply::Items(vec![None, None, Some(Box::from(*b"y"))]));
 }
 
-/// Entries of sketches over time: rings and panes that begin, change and are left behind, what is late, and weights that are halved.
+/// Entries of sketches over time: rings and panes that begin, change and are left behind, what is
+/// late, and weights that are halved.
 fn write_windows(engine: &Engine, world: &World) {
     let window = Some(quipu_sketch::window::Panes::parse("3s/3").unwrap());
     engine.put_namespace("w", Namespace { window, ..Namespace::default() }).unwrap();

@@ -228,7 +228,8 @@ fn what_comes_in_while_a_seal_is_under_way_does_not_take_it_over_the_quota() {
             index += usize::from(added.is_ok());
             added.is_ok()
         };
-        // A seal collects a few adds, and as many as the journal takes come in before the ledger has them.
+        // A seal collects a few adds, and as many as the journal takes come in before the ledger
+        // has them.
         while refused < 10 {
             let mut add = || add() || engine.steps().prepare_segments().is_ok() && add();
             let few = (0..adds).take_while(|_| add()).count();
@@ -344,7 +345,8 @@ fn a_walk_ends_though_counters_leave_memory_all_the_time() {
     let (busy, made) = (engine.clone(), AtomicU64::new(0));
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
-    // While a shard is read, something in it is read and leaves memory again: what memory pressure does.
+    // While a shard is read, something in it is read and leaves memory again: what memory pressure
+    // does.
     *ledger.on_cell.lock().unwrap() = Some(Arc::new(Box::new(move || {
         if stopped.load(Ordering::SeqCst) {
             return;
@@ -473,7 +475,8 @@ fn the_number_of_counters_waits_for_every_record_that_it_includes() {
         world.open(Options { table_shards: 64, pending_bytes_max: 1 << 30, ..small_options(1 << 20) }).unwrap();
     let begin = engine.steps().reserved();
     engine.turn().run(&Command::Add { name: name("d:00000000"), delta: 1, shard_key: None }).unwrap();
-    // Every record is as long as this one: a new counter each, all names of one length, the clock stands still.
+    // Every record is as long as this one: a new counter each, all names of one length, the clock
+    // stands still.
     let record_bytes = engine.steps().reserved().0 - begin.0;
     for count in 2..=3 {
         let text = format!("d:x000000{count}");
@@ -534,7 +537,8 @@ fn a_full_disk_does_not_keep_the_background_busy_while_counters_are_read() {
     while engine.add(format!("a:{}", index % 20_000), 1).is_ok() {
         index += 1;
     }
-    // As a busy server reads: without end. It is full, so there is nothing to do for the thread that tends but to try once a second.
+    // As a busy server reads: without end. It is full, so there is nothing to do for the thread
+    // that tends but to try once a second.
     let before = ticks_of("quipu-tend");
     let began = now();
     while began.elapsed() < Duration::from_secs(2) {

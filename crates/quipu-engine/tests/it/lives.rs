@@ -29,7 +29,8 @@ use crate::world::{World, small_options};
 /// Closed cells are folded after this long.
 const GRACE: Duration = Duration::from_secs(90);
 
-/// A node that puts at once, and whose audit comes by itself only after the test: what a pass would tidy up is still there.
+/// A node that puts at once, and whose audit comes by itself only after the test: what a pass would
+/// tidy up is still there.
 pub fn open(world: &World, store: &Arc<dyn Store>) -> Engine {
     let mut options = small_options(1 << 16);
     options.sharing = SharingOptions {
@@ -256,7 +257,8 @@ fn a_copy_of_a_stopped_machine_does_not_go_on_with_what_its_original_has_gone_on
     assert_eq!(engine.sharing().unwrap().membership(), Membership::Live);
 }
 
-/// A store whose answer to a read finds its reader asleep, and which remembers how old the last row was, by its reader's clock, when a swap came.
+/// A store whose answer to a read finds its reader asleep, and which remembers how old the last row
+/// was, by its reader's clock, when a swap came.
 struct SleepingReaderStore {
     inner: MemoryStore,
     reader: Arc<SimClock>,

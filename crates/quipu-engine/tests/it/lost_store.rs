@@ -281,7 +281,8 @@ fn the_age_of_a_token_is_judged_by_the_clock_of_the_store() {
     assert_eq!(cluster.add_once(0, &future, 5), Reply::Refused(Refusal::TokenFromFuture));
 }
 
-/// A node that was killed after all was settled, and whose former life is over: what it counted is confirmed, and no cell of it is open.
+/// A node that was killed after all was settled, and whose former life is over: what it counted is
+/// confirmed, and no cell of it is open.
 fn with_former_incarnation(sum: i64) -> Cluster {
     let mut cluster = Cluster::new(2);
     let command = Command::Add { name: likes(), delta: sum, shard_key: None };

@@ -341,7 +341,8 @@ fn every_mistake_is_told_and_nothing_is_changed() {
     );
     assert!(matches!(engine.put_namespace("more", ttl(60)), Err(PutNamespaceError::Mistakes(_))));
     assert_eq!(engine.steps().reserved(), before);
-    // Those that are there can be changed, and one that says nothing any more makes room for another.
+    // Those that are there can be changed, and one that says nothing any more makes room for
+    // another.
     engine.put_namespace("n0", ttl(61)).unwrap();
     engine.put_namespace("more", Namespace::default()).unwrap();
     engine.put_namespace("n0", Namespace::default()).unwrap();

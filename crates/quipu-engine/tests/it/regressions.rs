@@ -273,7 +273,8 @@ fn a_worker_that_prepares_segments_does_not_hold_up_the_others() {
     let mut other = engine.turn();
     other.run(&Command::Add { name: name("r:a"), delta: 1, shard_key: None }).unwrap();
     let wait = other.finish();
-    // While it syncs a new segment, another hands over: the places before the other's record must not be empty.
+    // While it syncs a new segment, another hands over: the places before the other's record must
+    // not be empty.
     let reached = Arc::new(AtomicUsize::new(0));
     let (peak, watching) = (reached.clone(), engine.clone());
     world.disk.on_sync(Some(Arc::new(move || {

@@ -9,14 +9,16 @@ use quipu_testkit::{CrashDisk, SeededRng};
 
 use crate::world::{World, seal_without_cut, small_options};
 
-/// More of each shard than are restored at once, and few enough that most of them come again and again.
+/// More of each shard than are restored at once, and few enough that most of them come again and
+/// again.
 const NAMES: u64 = 180;
 
 /// Changes of a run.
 const STEPS: u64 = 4_000;
 
 fn options() -> Options {
-    // Longer than all of the journal: nothing is cut unless a run says so. Few shards: each has entries for more than one pile.
+    // Longer than all of the journal: nothing is cut unless a run says so. Few shards: each has
+    // entries for more than one pile.
     Options { journal_bytes_max: 64 << 20, table_shards: 2, ..small_options(64 << 10) }
 }
 
@@ -65,7 +67,8 @@ fn a_start_finds_every_counter_as_it_was_in_whatever_order_things_were_done() {
         let engine = world.open(options()).unwrap();
         for step in 1..=STEPS {
             change(&engine, &rng, step);
-            // In some runs the ledger has a part of it, which the journal tells again, and in some the journal was cut as well.
+            // In some runs the ledger has a part of it, which the journal tells again, and in some
+            // the journal was cut as well.
             if step == STEPS / 4 && seed % 3 == 1 {
                 drop(seal_without_cut(&engine));
             } else if step == STEPS / 4 && seed % 3 == 2 {

@@ -132,7 +132,8 @@ fn an_add_that_is_not_taken_writes_nothing_but_that_the_counter_exists() {
     assert!((5..50).contains(&taken), "{taken}");
     let stats = engine.stats();
     assert_eq!((stats.sampled_events, stats.sampling_rate), (events + 2_000, 1));
-    // Of a name that nobody has seen here nobody can say that nothing came to a client that samples.
+    // Of a name that nobody has seen here nobody can say that nothing came to a client that
+    // samples.
     let reading = engine.read("v:none").unwrap();
     assert_eq!((reading.exists, reading.exact, reading.value), (false, false, 0));
     assert!(reading.bound.is_some_and(|(low, high)| low == 0 && (500..800).contains(&high)), "{:?}", reading.bound);
@@ -390,7 +391,8 @@ fn what_was_sampled_says_so_for_ever_and_what_begins_later_is_exact() {
         assert!(world.open(plain.clone()).unwrap().read(&old).unwrap().exact);
         world = after_kill(&world);
     }
-    // Whoever deletes everything has no counter left that was sampled; and begins with ones that are exact.
+    // Whoever deletes everything has no counter left that was sampled; and begins with ones that
+    // are exact.
     let engine = world.open(with(&[("f", sampled(SampleRate::OneIn(4)))])).unwrap();
     engine.add("f:x", 400).unwrap();
     engine.execute(&Command::Flush).unwrap();
@@ -661,7 +663,8 @@ fn transactions_sketches_and_copies_go_along() {
     assert_eq!((engine.read("v:u").unwrap().value, engine.read("v:later").unwrap().value), (3, 1));
 }
 
-// ---- overload -------------------------------------------------------------------------------------------------------------------
+// ---- overload
+// -------------------------------------------------------------------------------------------------------------------
 
 /// A sync that takes long by the clock.
 fn slow_sync(world: &World, engine: &Engine) {

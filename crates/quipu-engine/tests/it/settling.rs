@@ -24,8 +24,8 @@ use crate::lives::{commit, run, run_background};
 use crate::sketches::count_unique;
 use crate::world::{World, small_options};
 
-/// A store that does not take or give the rows of some counters, as one does whose keys are of another type; or that has no room for
-/// another registration, or answers no put at all.
+/// A store that does not take or give the rows of some counters, as one does whose keys are of
+/// another type; or that has no room for another registration, or answers no put at all.
 struct FaultyRowStore {
     inner: MemoryStore,
     damaged: Mutex<BTreeSet<Box<[u8]>>>,
@@ -238,7 +238,8 @@ fn settle(engine: &Engine) {
 
 #[test]
 fn an_audit_pass_ends_while_100_000_counters_go_on_changing() {
-    /// Each is added to once in every eight ticks, and is put four seconds later: nearly all are unsettled all the time.
+    /// Each is added to once in every eight ticks, and is put four seconds later: nearly all are
+    /// unsettled all the time.
     const CHANGING: usize = 100_000;
     const TICK: Duration = Duration::from_millis(500);
     const TICKS: usize = 8;
@@ -450,7 +451,8 @@ fn what_an_audit_doubts_is_doubted_again_when_it_comes_back_to_memory() {
         run_background(&engine, &world);
     }
     assert_eq!((unsettled(&engine), engine.sharing().unwrap().is_auditing()), (0, false));
-    // Everything is lost, a pass has listed it, and it leaves memory before it is put: at rest it says that it was confirmed.
+    // Everything is lost, a pass has listed it, and it leaves memory before it is put: at rest it
+    // says that it was confirmed.
     store.inner.restore_backup(&empty);
     store.takes_no_puts.store(true, Ordering::Relaxed);
     for _ in 0..10 {
@@ -459,7 +461,8 @@ fn what_an_audit_doubts_is_doubted_again_when_it_comes_back_to_memory() {
         block_on(engine.sharing().unwrap().audit());
     }
     assert_eq!(unsettled(&engine), 400);
-    // The pass has looked at all of them. What changes stays in memory: fewer leave it than are remembered by name.
+    // The pass has looked at all of them. What changes stays in memory: fewer leave it than are
+    // remembered by name.
     let evict = || (0..engine.steps().shard_count()).map(|at| engine.steps().evict(at)).sum::<usize>();
     assert_eq!(evict(), 0);
     names[..260].iter().for_each(|name| drop(add(&engine, name, 0)));

@@ -50,7 +50,8 @@ fn top(engine: &Engine, of: &str) -> Vec<(String, u64)> {
     }
 }
 
-// ---- with threads ---------------------------------------------------------------------------------------------------------------
+// ---- with threads
+// ---------------------------------------------------------------------------------------------------------------
 
 #[test]
 fn three_nodes_count_and_each_shows_what_all_have_counted() {
@@ -238,7 +239,8 @@ fn what_cannot_be_shared_is_refused_by_name() {
     [engine, other].iter().for_each(|engine| engine.close().unwrap());
 }
 
-// ---- step by step ---------------------------------------------------------------------------------------------------------------
+// ---- step by step
+// ---------------------------------------------------------------------------------------------------------------
 
 /// A node that does something only when it is told to.
 struct Node {
@@ -373,7 +375,8 @@ fn what_was_counted_before_a_reset_stays_gone_and_what_was_counted_after_it_is_n
     two.delete("unique:1");
     two.delete("cms:1");
     assert_eq!((two.uniques(), two.frequency("a")), (0, 0));
-    // The first has not heard of it: one item is counted again, which changes nothing in its body, and one is new.
+    // The first has not heard of it: one item is counted again, which changes nothing in its body,
+    // and one is new.
     one.observe(&["a", "d"]);
     one.ask(count_items("cms:1", &[("a", 2)], REDIS));
     assert_eq!((one.uniques(), one.frequency("a")), (4, 7));
@@ -533,7 +536,8 @@ fn what_was_counted_before_and_changes_nothing_is_there_after_a_delete_elsewhere
     assert_eq!((one.uniques(), two.uniques()), (1, 1), "it was counted after the delete");
 }
 
-// ---- two copies of one directory, at once ----------------------------------------------------------------------------------------
+// ---- two copies of one directory, at once
+// ----------------------------------------------------------------------------------------
 
 /// By chance the one copy's seqs are greater or the other's: both.
 const CHANCES: std::ops::Range<u64> = 100..108;
@@ -551,7 +555,8 @@ impl Node {
     }
 }
 
-/// Two copies of a directory that has counted `a` in each of two sketches, five times in one of them, and put that; and another node.
+/// Two copies of a directory that has counted `a` in each of two sketches, five times in one of
+/// them, and put that; and another node.
 fn copies(chance: u64) -> (Arc<dyn Store>, [Node; 3]) {
     copies_on(&store().0, chance)
 }

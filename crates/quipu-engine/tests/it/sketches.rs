@@ -779,7 +779,8 @@ fn only_pages_that_changed_are_sealed() {
     ask(&engine, count_items("d:c", &[("a", 5)], REDIS));
     assert_eq!(sealed().0, pages);
     assert_eq!(ask(&engine, read_items("d:c", &["a"], REDIS)), Reply::Integers(vec![10]));
-    // A dense one of twelve pages: an item more is one of them, and the first, which says the version.
+    // A dense one of twelve pages: an item more is one of them, and the first, which says the
+    // version.
     let items: Vec<String> = (0..5_000).map(|n| n.to_string()).collect();
     let observed = items.iter().map(|item| item.as_bytes()).collect();
     ask(&engine, SketchCommand::Observe { name: name("d:h"), items: observed, dialect: REDIS });
@@ -996,7 +997,8 @@ fn damage_to_a_body_refuses_to_start() {
     let watermark = ledger.watermark().unwrap().unwrap();
     for (key, value) in pages {
         let first = key[key.len() - 4..] == [0; 4];
-        // A version that is not the cell's, a kind there is none of, a body that is cut short: for every first page; other pages are cut off from theirs.
+        // A version that is not the cell's, a kind there is none of, a body that is cut short: for
+        // every first page; other pages are cut off from theirs.
         let mut wrongs: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
         if first {
             for at in [0, 17, 25] {

@@ -28,7 +28,8 @@ fn audited(disk: &CrashDisk) -> Result<DirectoryAudit, OpenError> {
     Ok(found.expect("there is a journal"))
 }
 
-/// A node that was killed: `d:sealed` is at rest with 5 and `d:expiring` with an expiry, and the journal goes on with adds to both.
+/// A node that was killed: `d:sealed` is at rest with 5 and `d:expiring` with an expiry, and the
+/// journal goes on with adds to both.
 fn killed() -> CrashDisk {
     let world = World::new(CrashDisk::new(), 7);
     let engine = world.open(small_options(SEGMENT_BYTES)).unwrap();
@@ -58,7 +59,8 @@ fn tamper(ledger: &dyn Ledger, name: &[u8], change: impl FnOnce(Option<Cell>, &m
     ledger.ingest(&[sealed], &[], &bytes).unwrap();
 }
 
-/// What is told of a directory after one change at rest, without the shards: counter, what, expected, found.
+/// What is told of a directory after one change at rest, without the shards: counter, what,
+/// expected, found.
 fn drifts_after(name: &str, change: impl FnOnce(Cell, &mut SealedCell)) -> Vec<[String; 4]> {
     let disk = killed();
     let ledger = ledger_on(disk.clone())(&small_options(SEGMENT_BYTES)).unwrap();

@@ -90,7 +90,8 @@ fn a_full_disk_refuses_and_heals() {
                 (Err(error), _) => {
                     assert!(matches!(error, LedgerError::Full { .. }), "{error:?}");
                     assert_eq!(ledger.watermark().unwrap(), watermark);
-                    // A version that could not be written may stay, empty, until the next one; tables do not.
+                    // A version that could not be written may stay, empty, until the next one;
+                    // tables do not.
                     assert!(files(&path).len() <= before + 1, "leftovers: {:?}", files(&path));
                     refused[write as usize] += 1;
                     done[write as usize] -= 1;

@@ -49,7 +49,8 @@ fn what_is_looked_at_is_what_would_be_opened_and_stays_as_it_is() {
             compact_all(&ledger).unwrap();
         }
         drop(ledger);
-        // What a crash may have left: a table and a version that nobody names, a generation in the making.
+        // What a crash may have left: a table and a version that nobody names, a generation in the
+        // making.
         let generation =
             fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).max().unwrap();
         fs::write(generation.join("tables/9999"), b"left behind").unwrap();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_folded_is_nobodys_and_is_told_so_when_it_is_put_again() {
+    fn a_folded_cell_has_no_owner_and_a_put_of_it_gets_closed() {
         let writer_of = |incarnation| Writer { node: NodeId(1), incarnation: Incarnation(incarnation) };
         let body_put = |writer, number, seq| {
             let put =
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_bodies_are_told_from_those_of_counts() {
+    fn cells_of_bodies_differ_from_those_of_counts() {
         let cell = |incarnation, shard| CellId {
             writer: Writer { node: NodeId(1), incarnation: Incarnation(incarnation) },
             shard: Shard(shard),

@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn a_put_repeated_changes_nothing_and_is_never_told_more(row in any_row(), cell_put in any_put()) {
+    fn a_put_repeated_changes_nothing_and_never_gets_more(row in any_row(), cell_put in any_put()) {
         let mut row = Some(row);
         let first = put(&mut row, &cell_put, NOW);
         let once = row.clone();

@@ -184,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn a_put_of_an_ended_epoch_is_told_what_was_kept_of_that_epoch() {
+    fn a_put_of_an_ended_epoch_gets_the_value_kept_of_that_epoch() {
         let row = spent(10, 7, false);
         assert_eq!(judge(&row, &cell_put(10, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 7, expired: None });
         assert_eq!(judge(&row, &cell_put(20, 9, 12), NOW), Verdict::Stale { epoch: epoch(30), kept: 0, expired: None });
-        assert_eq!(judge(&row, &cell_put(5, 2, 12), NOW), Verdict::Older, "the writer has been told of a later epoch");
+        assert_eq!(judge(&row, &cell_put(5, 2, 12), NOW), Verdict::Older, "the writer knows of a later epoch");
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_put_of_an_earlier_epoch_than_an_heir_settled_is_closed_if_it_is_newer() {
+    fn a_put_of_an_earlier_epoch_than_a_successor_settled_is_closed_if_it_is_newer() {
         let held = RowCell { seq: Seq(3), value: 7, total: 7, closed: true };
         let counts = Snapshot { epoch: epoch(30), cells: [(CELL, held)].into(), ..Snapshot::default() };
         for row in [counts, spent(20, 7, true)] {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_is_told_before_stale_and_for_good() {
+    fn closed_comes_before_stale_and_for_good() {
         let row = spent(10, 7, true);
         assert_eq!(judge(&row, &cell_put(10, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 7 });
         assert_eq!(judge(&row, &cell_put(20, 9, 12), NOW), Verdict::Closed { seq: Seq(3), value: 0 });

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zombie_is_told_what_was_kept_before_and_after_the_fold() {
+    fn a_zombie_gets_the_kept_value_before_and_after_the_fold() {
         let mut row = Some(row());
         let kept = Verdict::Closed { seq: Seq(1), value: 5 };
         close(row.as_mut().unwrap(), GONE);

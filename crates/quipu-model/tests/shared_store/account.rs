@@ -59,13 +59,15 @@ impl Account {
 
     /// A life is over, on this machine.
     pub fn record_end(&mut self, machine: usize, incarnation: &NodeIncarnation) {
-        // Silent ones do not tell the store how they came to say nothing: see "How it fails" in the design.
+        // Silent ones do not tell the store how they came to say nothing: see "How it fails" in the
+        // design.
         if incarnation.own.has_value {
             self.ended_totals.insert((machine, incarnation.cell), incarnation.totals.clone());
         }
     }
 
-    /// A machine goes back to when these were its lives: it no longer knows how they ended, nor of any since.
+    /// A machine goes back to when these were its lives: it no longer knows how they ended, nor of
+    /// any since.
     pub fn record_restore(&mut self, machine: usize, incarnations: &[NodeIncarnation]) {
         let again = |cell: CellId| incarnations.iter().any(|incarnation| incarnation.cell == cell);
         let since = |cell: CellId| {
@@ -100,7 +102,8 @@ impl Account {
         Ok(())
     }
 
-    /// The store counts so much more of a cell, which is then what the newest that it has of it comes to.
+    /// The store counts so much more of a cell, which is then what the newest that it has of it
+    /// comes to.
     fn add_counted(&mut self, cell: CellId, more: i128) -> Result<(), String> {
         let counted = self.counted.entry(cell).or_default();
         *counted += more;
@@ -134,8 +137,9 @@ impl Account {
         Ok(())
     }
 
-    /// The store took what a life that is over said last: all that it had not counted, or nothing of an epoch whose expiry the life knew. What
-    /// another heir has counted before, and this one has let go of, stays.
+    /// The store took what a life that is over said last: all that it had not counted, or nothing
+    /// of an epoch whose expiry the life knew. What another heir has counted before, and this one
+    /// has let go of, stays.
     pub fn record_late(&mut self, before: &Snapshot, after: &Snapshot, late: &FinalCell) -> Result<(), String> {
         let FinalCell { put, expires_at, expired_seq: let_go } = late;
         self.late += 1;
@@ -163,7 +167,8 @@ impl Account {
         self.add_counted(put.cell, taken)
     }
 
-    /// A writer opened a cell anew. What it let go of must be all that the store did not count of an epoch whose expiry it knew.
+    /// A writer opened a cell anew. What it let go of must be all that the store did not count of
+    /// an epoch whose expiry it knew.
     pub fn record_open(
         &mut self,
         cell: CellId,
@@ -176,7 +181,8 @@ impl Account {
             Some(lapsed) => (lapsed.epoch, lapsed.value, before.value, Some(lapsed.expires_at)),
             None => (before.epoch, before.value, 0, before.expires_at),
         };
-        // A row may come to the very epoch that a node lapsed into by way of another one that expired at the same time.
+        // A row may come to the very epoch that a node lapsed into by way of another one that
+        // expired at the same time.
         let over = knew.is_some_and(|expires_at| self.expired_epochs.contains(&(epoch, expires_at)))
             || before.pending_expiry.is_some() && self.begun_epochs.contains(&after.epoch);
         if after.total != totals.added {
@@ -196,7 +202,8 @@ impl Account {
             let carried = dropped == 0 && (owed == 0 || before.pending_expiry.is_none());
             Some(dropped).filter(|_| carried || over && let_go && dropped == owed)
         };
-        // A verdict is as old as it is. A lapse is decided by a row to which an heir may have settled since what was not kept when the epoch ended.
+        // A verdict is as old as it is. A lapse is decided by a row to which an heir may have
+        // settled since what was not kept when the epoch ended.
         let late = self.late_values.get(&(cell, epoch)).filter(|_| before.pending_expiry.is_some());
         let kept = self.ended_values.get(&(cell, epoch));
         match dropped(kept).or_else(|| late.and_then(|late| dropped(Some(late)))) {
@@ -216,7 +223,8 @@ impl Account {
         added + self.set - self.taken - self.expired
     }
 
-    /// What the counter comes to with what these lives still owe, while nothing expires. Whoever the store knows more of owes nothing.
+    /// What the counter comes to with what these lives still owe, while nothing expires. Whoever
+    /// the store knows more of owes nothing.
     pub fn due_with<'a>(&'a self, incarnations: impl Iterator<Item = &'a NodeIncarnation>) -> i128 {
         let mut known: HashMap<CellId, &IncarnationTotals> =
             self.newest.iter().map(|(&cell, (_, totals))| (cell, totals)).collect();
@@ -228,7 +236,8 @@ impl Account {
         known.values().map(|totals| totals.added).sum::<i128>() + self.set - self.taken
     }
 
-    /// All that a life added and did not let go of was taken by the store, from it or from one that knew all of it.
+    /// All that a life added and did not let go of was taken by the store, from it or from one that
+    /// knew all of it.
     pub fn check_settled(&self) -> Result<(), String> {
         for (&(_, cell), totals) in &self.ended_totals {
             let none = IncarnationTotals::default();

@@ -24,7 +24,8 @@ mod world;
 
 use self::world::{Faults, World};
 
-/// Each is a schedule of its own. Most wrong protocols are found within the first ten of them, the rarest took nearly all.
+/// Each is a schedule of its own. Most wrong protocols are found within the first ten of them, the
+/// rarest took nearly all.
 const SEEDS: u64 = 20_000;
 
 /// All schedules have crashes, and these.

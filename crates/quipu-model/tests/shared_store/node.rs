@@ -84,7 +84,8 @@ impl Node {
             return Ok(Need::Nothing);
         };
         let incarnation = &mut self.incarnations[at];
-        // By seq, never by value: an older put may happen to say the same as the cell does now, and be overtaken by one between.
+        // By seq, never by value: an older put may happen to say the same as the cell does now, and
+        // be overtaken by one between.
         let newest = put.seq == incarnation.seq;
         incarnation.settled |= newest && *verdict == Verdict::Newest;
         let next_step = match verdict {
@@ -163,8 +164,9 @@ impl NodeIncarnation {
         self.set_own(own);
     }
 
-    /// Says what a lapse came to under the number that the lapse has, under which nothing was ever put: the next one may be that of something
-    /// else, if this is not the last state that the life had.
+    /// Says what a lapse came to under the number that the lapse has, under which nothing was ever
+    /// put: the next one may be that of something else, if this is not the last state that the life
+    /// had.
     fn set_own(&mut self, own: OwnValue) {
         (self.own, self.settled) = (own, !own.has_value && own.pending_expiry.is_none());
     }

@@ -73,7 +73,7 @@ quipu_model::reasons! { ConnectionError:
         "Close connections, use a pool, or raise `limits.connections`. CONFIG SET maxclients changes it at run time.";
     Database, Some(Own), None,
         "SELECT names another database than 0.",
-        "Use database 0, and a namespace in the name (`likes:42`) to keep counters apart.";
+        "Use database 0, and a namespace in the name (`likes:42`) to separate counters.";
     NestedMulti, Some(Own), None,
         "MULTI came inside a transaction.",
         "Send EXEC or DISCARD first.";

@@ -381,7 +381,7 @@ pub(super) const ROUTES: &[Route] = &[
         reply: &[BodyContent {
             media: JSON,
             schema: Some("Hot"),
-            example: r#"{"since": "2026-11-16T11:05:39.123Z", "sample": 64, "writes": [{"name": "likes:42", "about": 12800, "at_least": 11114, "at_most": 14736}], "writes_enough": true, "reads": [], "reads_enough": false, "note": "too little traffic to tell hot reads: fewer than 100 were sampled"}"#,
+            example: r#"{"since": "2026-11-16T11:05:39.123Z", "sample": 64, "writes": [{"name": "likes:42", "about": 12800, "at_least": 11114, "at_most": 14736}], "writes_enough": true, "reads": [], "reads_enough": false, "note": "too little traffic to find hot reads: fewer than 100 were sampled"}"#,
         }],
         handler: || get(hot_keys::hot_keys),
         ..PLAIN

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_told_once_until_it_was_looked_at_and_the_first_wakes_the_worker() {
+    fn a_slot_is_queued_once_until_it_is_served_and_the_first_wakes_the_worker() {
         let (queue, flag) = (Arc::new(WakeQueue::default()), Arc::new(WakeFlag::default()));
         let waker = Waker::from(Arc::clone(&flag));
         let (context, mut slots) = (Context::from_waker(&waker), Vec::new());

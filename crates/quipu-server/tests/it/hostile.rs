@@ -32,7 +32,8 @@ fn malformed_bytes_close_their_connection_and_no_other() {
         let mut client = server.client();
         let _ = client.0.write_all(bytes);
         let received = client.rest();
-        // A close that leaves bytes of ours unread may overtake the words; when they arrive, they are these.
+        // A close that leaves bytes of ours unread may overtake the words; when they arrive, they
+        // are these.
         let expected = format!("-ERR Protocol error: {text}\r\n");
         assert!(
             received == expected.as_bytes() || (bytes.len() > 1_000 && received.is_empty()),
@@ -144,7 +145,8 @@ fn a_long_pipeline_of_searches_keeps_nobody_waiting() {
             received += reading.read(&mut chunk).unwrap();
         }
     });
-    // On the same and only worker, with writes that have to pass the searcher's own. All of it in one turn would be one answer.
+    // On the same and only worker, with writes that have to pass the searcher's own. All of it in
+    // one turn would be one answer.
     let mut answered = 0;
     while !reader.is_finished() {
         answered += 1;
@@ -180,7 +182,8 @@ fn a_client_that_reads_slowly_is_waited_for() {
         let read = slow.0.read(&mut chunk).unwrap();
         assert!(read > 0, "closed after {received} bytes");
         (received, reads) = (received + read, reads + 1);
-        // The client's pace, which is what this is about: 4 MB take some seconds, and are more than the sockets buffer.
+        // The client's pace, which is what this is about: 4 MB take some seconds, and are more than
+        // the sockets buffer.
         std::thread::sleep(READ_PAUSE);
     }
     assert!(READ_PAUSE * reads > 3 * WRITE_TIME_MAX, "{reads} reads were too few to tell");
@@ -209,11 +212,13 @@ fn a_client_that_never_reads_is_closed_and_held_to_its_output() {
         bystander.ask("INCR n", format!(":{round}\r\n"));
     }
     assert!(closed, "the server went on holding replies for a client that does not read");
-    // What the server had not sent is gone, not kept: only what the sockets buffered can still be read.
+    // What the server had not sent is gone, not kept: only what the sockets buffered can still be
+    // read.
     let mut received = Vec::new();
     let _ = deaf.set_read_timeout(Some(Duration::from_secs(5)));
     let _ = deaf.read_to_end(&mut received);
-    // The socket is closed a moment before the client is struck off; on a busy machine that is a moment longer.
+    // The socket is closed a moment before the client is struck off; on a busy machine that is a
+    // moment longer.
     let mut info = String::new();
     for _ in 0..500 {
         info = bystander.send("INFO clients\r\n").bulk();

@@ -27,7 +27,8 @@ fn malformed_requests_are_refused_and_closed() {
     let smuggled = "GET /v1/counters/b HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let headers: String = (0..100_000).map(|header| format!("h{header}: a\r\n")).collect();
     for bytes in [
-        // Two lengths, or a length and chunks: whoever is in between may have understood it differently.
+        // Two lengths, or a length and chunks: whoever is in between may have understood it
+        // differently.
         format!("{add}Content-Length: 2\r\nContent-Length: 3\r\n\r\n{{}}"),
         format!("{add}Content-Length: -1\r\n\r\n"),
         format!("{add}Content-Length: 99999999999999999999\r\n\r\n"),
@@ -45,7 +46,8 @@ fn malformed_requests_are_refused_and_closed() {
         assert!(ok && !received.contains("HTTP/1.1 200"), "{bytes:.60}: {received}");
         assert_eq!(bystander.get("/healthz").status, 200);
     }
-    // A length beside chunks is no error to hyper, but it closes after it: there is nothing to smuggle.
+    // A length beside chunks is no error to hyper, but it closes after it: there is nothing to
+    // smuggle.
     let both = format!("{add}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}");
     let received = HttpClient::connect_to(&server).raw(both.as_bytes());
     assert_eq!(received.matches("HTTP/1.1 ").count(), 1, "{received}");
@@ -85,7 +87,8 @@ fn headers_and_bodies_have_a_bound_in_time() {
     assert_eq!(quiet.get("/healthz").status, 200);
     assert_eq!(HttpClient::connect_to(&server).raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"), "");
     assert_eq!(HttpClient::connect_to(&server).raw(b""), "", "one that says nothing is closed too");
-    // One more byte now and then does not help, not on a connection that has been good before, either.
+    // One more byte now and then does not help, not on a connection that has been good before,
+    // either.
     let (fresh, mut known) = (HttpClient::connect_to(&server), HttpClient::connect_to(&server));
     assert_eq!(known.get("/healthz").status, 200);
     for mut dribbler in [fresh, known] {

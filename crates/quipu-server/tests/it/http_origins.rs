@@ -92,7 +92,8 @@ fn with_a_password_a_server_is_served_under_every_name() {
     assert_eq!(ask_as(&server, "POST", ADD, "counters.example", right).json()["value"], 1);
     assert_eq!(ask_as(&server, "GET", "/v1/counters/a", "counters.example", right).json()["value"], 1);
     assert_eq!(ask_as(&server, "GET", "/healthz", "counters.example", "").status, 200);
-    // What has no password learns nothing, and what comes from another origin changes nothing even with it.
+    // What has no password learns nothing, and what comes from another origin changes nothing even
+    // with it.
     ask_as(&server, "POST", ADD, "evil.example", "").is_problem(401, "unauthorized");
     for origin in ["Origin: http://evil.example\r\n", "Sec-Fetch-Site: cross-site\r\n", "Sec-Fetch-Site: same-site\r\n"]
     {

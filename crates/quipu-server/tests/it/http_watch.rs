@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::http_client::HttpClient;
 use crate::test_server::{TEST_TIME_MAX, TestServer, is_timeout};
 
-/// A name that takes three kilobytes in an event, and how it is written in a path: a few of them fill a socket.
+/// A name that takes three kilobytes in an event, and how it is written in a path: a few of them
+/// fill a socket.
 fn long_name() -> (String, String) {
     ("\u{1}".repeat(500), "%01".repeat(500))
 }
@@ -52,7 +53,8 @@ impl Events {
         events
     }
 
-    /// The next chunk, every byte of which is where it belongs; none: the last one, with nothing behind it.
+    /// The next chunk, every byte of which is where it belongs; none: the last one, with nothing
+    /// behind it.
     fn chunk(&mut self) -> Option<String> {
         let mut size = String::new();
         self.0.read_line(&mut size).unwrap();
@@ -286,7 +288,8 @@ fn watchers_that_go_away_are_freed() {
     let server = TestServer::open();
     let mut watching: Vec<Events> = (0..20).map(|_| Events::watch(&server, "a")).collect();
     assert!(watching.iter_mut().all(|events| events.chunk_value() == Some(0)));
-    // Bytes behind the request keep the server from looking whether there is an end: these are missed when they are told something.
+    // Bytes behind the request keep the server from looking whether there is an end: these are
+    // missed when they are told something.
     for events in &mut watching[10..] {
         events.0.get_mut().write_all(b"GET ").unwrap();
     }

@@ -94,7 +94,7 @@ fn a_call_does_nothing_before_it_is_polled_and_one_that_was_dropped_may_arrive()
 }
 
 #[test]
-fn what_is_under_way_for_too_long_never_arrives_and_its_caller_is_told() {
+fn a_message_under_way_for_too_long_never_arrives_and_its_caller_is_answered() {
     let (store, clock) = store(4, 0);
     let port = store.port(0);
     let puts = [(counter_name(0), new_put(1, 5))];

@@ -150,5 +150,5 @@ fn the_highest_ranks_are_counted() {
     let again = Hll::from_bytes(sketch.bytes().to_vec()).unwrap();
     assert_eq!(again.tally, sketch.tally);
     sketch.end_history(&mut edits);
-    assert_eq!(sketch.count(), u64::MAX, "more than can be told apart");
+    assert_eq!(sketch.count(), u64::MAX, "more than registers can express");
 }

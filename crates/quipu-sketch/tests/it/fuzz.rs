@@ -16,7 +16,8 @@ use crate::edits::{KEY, Step, ask, run};
 /// How many inputs there are; more on request.
 const INPUTS: u64 = 100_000;
 
-/// What reading all of them may add to the memory that the process has asked for: some sketches of the largest size, and what other tests take meanwhile.
+/// What reading all of them may add to the memory that the process has asked for: some sketches of
+/// the largest size, and what other tests take meanwhile.
 const MEMORY_MAX: u64 = 512 << 20;
 
 fn draw_below(rng: &mut SplitMix64, bound: usize) -> usize {

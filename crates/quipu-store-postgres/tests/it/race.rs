@@ -64,7 +64,8 @@ fn change(store: &impl Store, at: Name<'_>, id: u128, change: Change) -> Option<
     (verdict == SwapVerdict::Swapped).then_some((seen, computed.reply))
 }
 
-/// Adds one by one, and carries what a reset did not take, as the engine does. How much it has added.
+/// Adds one by one, and carries what a reset did not take, as the engine does. How much it has
+/// added.
 fn add_all(store: &impl Store, at: Name<'_>, node: u64, meetings: &MeetingCount) -> u64 {
     let cell = CellId { writer: writer(node), shard: Shard(0) };
     let (mut put, mut added) = (Put { cell, epoch: Epoch::FIRST, seq: Seq(0), value: 0, total: 0 }, 0);
@@ -126,7 +127,8 @@ fn count_of(body: &StoredBody) -> i128 {
 
 const EIGHT_BYTES: BodyShape = BodyShape { kind: 1, key: 0, length: 8 };
 
-/// Adds one by one to the body of a life, and goes on in another life when that was folded. How much it has added.
+/// Adds one by one to the body of a life, and goes on in another life when that was folded. How
+/// much it has added.
 fn add_to_bodies(store: &impl Store, at: Name<'_>, node: u64, meetings: &MeetingCount) -> u64 {
     let (mut incarnation, mut from, mut value, mut added) = (1, None, 0_i128, 0);
     while meetings.needs_more(added) {
@@ -221,7 +223,8 @@ fn batches_that_overlap_in_any_order_never_wait_in_a_circle() {
                 for seq in 1..=60_u64 {
                     let mut order: Vec<usize> = (0..names.len()).collect();
                     rng.shuffle(&mut order);
-                    // Half of the threads say the same: a batch whose answer was lost is put again beside itself.
+                    // Half of the threads say the same: a batch whose answer was lost is put again
+                    // beside itself.
                     let (node, seq) = if thread < 3 { (7, seq / 2) } else { (thread, seq) };
                     let cell = |shard| CellId { writer: writer(node), shard: Shard(shard) };
                     let puts: Vec<_> = order

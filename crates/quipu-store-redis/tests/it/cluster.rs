@@ -77,7 +77,8 @@ fn a_store_heals_after_a_master_was_lost() {
     let first = block_on(store.scan(None, 5)).unwrap();
     let lost = cluster.masters()[0];
     cluster.servers[lost].kill();
-    // Counters of the other masters go on at once; those of the lost one are refused until its replica takes over.
+    // Counters of the other masters go on at once; those of the lost one are refused until its
+    // replica takes over.
     let served = names.iter().filter(|at| block_on(store.read(name(at.as_bytes()))).is_ok()).count();
     assert!(served > 0, "a Cluster that lost one master serves the others' counters");
     for at in &names {

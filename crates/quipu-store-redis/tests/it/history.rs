@@ -47,7 +47,8 @@ fn a_replica_that_was_promoted_has_another_history() {
     let second = block_on(store.history()).unwrap();
     assert_ne!(first, second, "asked on the connection that there was");
     assert_eq!(put(&store, b"a", 1).unwrap(), [Verdict::Newest]);
-    // A write that a replica refuses ends the connection: the next one learns what the server has become.
+    // A write that a replica refuses ends the connection: the next one learns what the server has
+    // become.
     replica.call(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
     let refused = put(&store, b"a", 2);
     assert!(matches!(refused, Err(StoreError::NotApplied { .. })), "{refused:?}");

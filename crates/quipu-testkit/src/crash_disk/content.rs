@@ -6,7 +6,8 @@
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-/// Size of a page: small enough that a torn record copies little, large enough that 64 KB are 16 pointers.
+/// Size of a page: small enough that a torn record copies little, large enough that 64 KB are 16
+/// pointers.
 const PAGE_BYTES: usize = 4096;
 
 type PageBytes = [u8; PAGE_BYTES];

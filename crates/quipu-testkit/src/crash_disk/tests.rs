@@ -309,7 +309,7 @@ fn damage_to_an_image_leaves_its_copies_alone() {
 /// Draws many images at every point of a journal-like run on several files. The snapshots must give
 /// the result of a replay from the start, and equal generators the same image.
 #[test]
-fn the_same_dice_draw_the_same_image_whether_moments_are_visited_in_order_or_not() {
+fn the_same_seed_draws_the_same_image_in_any_order_of_visits() {
     let run = || {
         let (disk, file) = disk_with("a");
         let other = disk.create(&path("b")).unwrap();

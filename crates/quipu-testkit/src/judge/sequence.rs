@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_expiry_is_caught_and_one_of_unknown_moment_is_not_mistaken() {
+    fn a_lost_expiry_is_caught_and_one_of_unknown_time_is_not_mistaken() {
         let counter = |expires| OwnedCounters::from([("x".to_owned(), OwnedCounter { value: 1, expires })]);
         let until = [StepAction::SetUntil(1, 5_000_000_000)];
         assert_eq!(sequence(&until, 0).judge_found(counter(ExpiryTime::At(5_000_000_000_000))), []);

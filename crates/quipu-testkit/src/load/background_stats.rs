@@ -28,7 +28,7 @@ impl BackgroundStats {
         let fields = read_info(client, "quipu")?;
         let figure = |name: &str| {
             let text = fields.get(name).and_then(|text| text.parse().ok());
-            text.ok_or_else(|| io::Error::other(format!("INFO quipu does not tell {name}")))
+            text.ok_or_else(|| io::Error::other(format!("INFO quipu has no {name}")))
         };
         Ok(BackgroundStats {
             seals: figure("seals_total")?,

@@ -136,7 +136,7 @@ pub fn many_threads_heal_while_the_server_comes_and_goes<A: StoreAdapter>() {
 }
 
 /// The errors name neither the given password nor the server's.
-pub fn a_wrong_password_applies_nothing_and_is_not_told<A: StoreAdapter>() {
+pub fn a_wrong_password_applies_nothing_and_is_not_shown<A: StoreAdapter>() {
     let server = A::Server::start().expect("the server starts");
     server.require_password("s3cret").expect("the server answers");
     let user = A::Server::USER;
@@ -194,7 +194,7 @@ pub fn warm(store: &impl Store) {
 }
 
 /// The network loses the reply.
-pub fn a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once<A: StoreAdapter>() {
+pub fn a_call_with_a_lost_reply_is_unknown_and_ran_once<A: StoreAdapter>() {
     let server = A::Server::start().expect("the server starts");
     let (_proxy, weather, store) = open_behind_proxy::<A>(&server);
     let row = |swaps, base| Snapshot {
@@ -266,8 +266,8 @@ pub fn each_add_is_counted_once_behind_a_network_that_fails<A: StoreAdapter>() {
     });
 }
 
-/// Draws what a request meets while the network fails. Faults that cost a time-out are rare, so that
-/// a schedule takes seconds.
+/// Draws what a request meets while the network fails. Faults that cost a time-out are rare, so
+/// that a schedule takes seconds.
 pub fn draw_rough_fault(rng: &SeededRng, request: u64) -> NetworkFault {
     if request >= ROUGH_REQUESTS || !rng.chance(25) {
         return NetworkFault::PassThrough;

@@ -40,7 +40,7 @@ pub fn verdicts_and_rows_are_those_of_the_model_whatever_is_put_and_swapped<A: S
             }
         }
     }
-    assert!(verdict_counts.iter().all(|&times| times > 20), "every verdict was told: {verdict_counts:?}");
+    assert!(verdict_counts.iter().all(|&times| times > 20), "every verdict was given: {verdict_counts:?}");
 }
 
 fn put_some<A: StoreAdapter>(

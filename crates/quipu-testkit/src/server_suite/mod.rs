@@ -145,9 +145,9 @@ macro_rules! server_tests {
             what_was_acknowledged_outlives_a_kill_if_the_server_writes_it_down
             a_server_that_hangs_leaves_the_outcome_open_and_heals_when_it_goes_on
             many_threads_heal_while_the_server_comes_and_goes
-            a_wrong_password_applies_nothing_and_is_not_told
+            a_wrong_password_applies_nothing_and_is_not_shown
             a_scan_goes_on_anew_after_the_server_was_started_again
-            a_call_whose_reply_is_lost_is_unknown_and_was_carried_out_once
+            a_call_with_a_lost_reply_is_unknown_and_ran_once
             a_call_that_never_arrives_is_unknown_and_was_not_carried_out
             the_suite_passes_behind_a_slow_network
             each_add_is_counted_once_behind_a_network_that_fails

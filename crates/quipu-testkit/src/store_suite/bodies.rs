@@ -81,9 +81,9 @@ pub(super) async fn prove(store: &impl Store) {
     nodes_have_bodies_of_their_own(store).await;
     a_large_body_comes_back_as_it_was(store).await;
     a_change_that_keeps_the_epoch_keeps_bodies_and_any_other_drops_them(store).await;
-    a_put_of_an_ended_epoch_is_told_what_was_kept(store).await;
+    a_put_of_an_ended_epoch_gets_the_kept_value(store).await;
     a_row_that_is_due_takes_no_bodies(store).await;
-    lives_of_a_node_have_bodies_apart_from_its_own(store).await;
+    lives_of_a_node_have_bodies_beside_its_own(store).await;
     bodies_are_swapped_together_with_their_row(store).await;
     a_row_that_moved_keeps_its_bodies(store).await;
     a_life_that_was_folded_puts_nothing_more(store).await;
@@ -238,7 +238,7 @@ fn changed(current: &FetchedRow, change: Change) -> Snapshot {
     next
 }
 
-async fn a_put_of_an_ended_epoch_is_told_what_was_kept(store: &impl Store) {
+async fn a_put_of_an_ended_epoch_gets_the_kept_value(store: &impl Store) {
     let (at, mut author) = (b"b:stale", BodyAuthor::new(1, 2_000));
     assert_eq!(put_body(store, at, &author.put(&[(0, 1)])).await, NEWEST);
     let current = read_bodies(store, at).await.row;
@@ -288,7 +288,7 @@ fn with_next_version(row: &Snapshot) -> Snapshot {
     next
 }
 
-async fn lives_of_a_node_have_bodies_apart_from_its_own(store: &impl Store) {
+async fn lives_of_a_node_have_bodies_beside_its_own(store: &impl Store) {
     let at = b"b:lives";
     // A long incarnation and a short one; the first number that a node gives to a body, and the
     // last.

@@ -230,7 +230,7 @@ impl<'s, S: Store> HarvestRun<'s, S> {
             }
             NextStep::Continue(_) | NextStep::Retired => self.settle_late(node, at, counter).await,
             NextStep::Superseded if over => drop(self.nodes[node][at].cells.remove(&counter)),
-            NextStep::Superseded => panic!("seed {}: a present life has no twin here", self.seed),
+            NextStep::Superseded => panic!("seed {}: a present life has no duplicate here", self.seed),
             // Nothing expires and nothing is lost here, so a row is never behind a writer.
             NextStep::Move => panic!("seed {}: a row is behind its writer", self.seed),
         }

@@ -35,8 +35,8 @@ pub(super) async fn prove(store: &impl Store) {
     a_swap_is_carried_out_on_the_very_row_that_was_seen(store).await;
     a_swap_sent_twice_is_carried_out_once_and_recognised(store).await;
     a_counter_without_a_row_is_swapped_in_once(store).await;
-    a_put_of_an_ended_epoch_is_told_what_was_kept_at_the_swap(store).await;
-    a_retired_writer_is_told_so_before_and_after_the_fold(store).await;
+    a_put_of_an_ended_epoch_gets_the_value_kept_at_the_swap(store).await;
+    a_retired_writer_gets_closed_before_and_after_the_fold(store).await;
     what_a_life_that_is_over_owes_is_settled_once(store).await;
     a_row_that_is_due_moves_first(store).await;
     a_forgotten_row_is_gone(store).await;
@@ -145,7 +145,7 @@ fn set(value: i64) -> Change {
     Change::Set { value, expiry: quipu_model::SetExpiry::Remove, reply_old: true }
 }
 
-async fn a_put_of_an_ended_epoch_is_told_what_was_kept_at_the_swap(store: &impl Store) {
+async fn a_put_of_an_ended_epoch_gets_the_value_kept_at_the_swap(store: &impl Store) {
     let at = b"stale";
     put(store, at, make_put(1, Epoch::FIRST, 1, 5)).await;
     let (_, first, _) = swap_change(store, at, 1, Change::Reset).await;
@@ -168,7 +168,7 @@ async fn a_put_of_an_ended_epoch_is_told_what_was_kept_at_the_swap(store: &impl 
     assert_eq!(read_row(store, at).await.snapshot.sum(), 3);
 }
 
-async fn a_retired_writer_is_told_so_before_and_after_the_fold(store: &impl Store) {
+async fn a_retired_writer_gets_closed_before_and_after_the_fold(store: &impl Store) {
     let at = b"retire";
     put(store, at, make_put(1, Epoch::FIRST, 1, 5)).await;
     put(store, at, make_put(2, Epoch::FIRST, 1, 2)).await;
@@ -179,7 +179,7 @@ async fn a_retired_writer_is_told_so_before_and_after_the_fold(store: &impl Stor
         assert_eq!(put(store, at, make_put(1, Epoch::FIRST, 2, 9)).await, closed, "after {step:?}");
     }
     let (_, row, _) = swap_change(store, at, 3, Change::Reset).await;
-    assert_eq!(put(store, at, make_put(1, Epoch::FIRST, 2, 9)).await, closed, "closed is told before stale");
+    assert_eq!(put(store, at, make_put(1, Epoch::FIRST, 2, 9)).await, closed, "closed comes before stale");
     let later = Verdict::Closed { seq: Seq(1), value: 0 };
     assert_eq!(put(store, at, make_put(1, row.epoch, 3, 4)).await, later, "and for good");
 }

@@ -250,7 +250,8 @@ fn parse_string(value: &Value) -> Result<SourceContent, SkipReason> {
     if !bytes.starts_with(b"HYLL") {
         return integer(bytes).map(SourceContent::Count);
     }
-    let hll = Hll::from_redis_string(bytes).map_err(|_| SkipReason::from("a HyperLogLog whose bytes make no sense"))?;
+    let hll =
+        Hll::from_redis_string(bytes).map_err(|_| SkipReason::from("a HyperLogLog with bytes that make no sense"))?;
     SketchBody::new(SketchKind::Hll, 0, hll.into_bytes()).map(SourceContent::Sketch)
 }
 
@@ -300,7 +301,7 @@ fn parse_dump(reply: Value) -> Option<(Result<SourceContent, SkipReason>, Option
         "frequency" => SketchKind::Frequency,
         "topk" => SketchKind::TopK,
         "top" => SketchKind::Top,
-        "ring" => return Some((Err("a sketch over a window, whose panes an import cannot put".into()), expires_at)),
+        "ring" => return Some((Err("a sketch over a window: an import cannot put panes".into()), expires_at)),
         other => return Some((Err(SkipReason::with("a sketch of an unknown form", other.as_bytes())), expires_at)),
     };
     let key = u64::from_str_radix(&text("key")?, 16).ok()?;

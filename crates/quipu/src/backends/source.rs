@@ -108,7 +108,7 @@ impl SketchBody {
     /// Checks the bytes.
     pub fn new(kind: SketchKind, key: u64, bytes: Vec<u8>) -> Result<SketchBody, SkipReason> {
         let sketch =
-            Sketch::from_bytes(kind, bytes).map_err(|_| SkipReason::from("a sketch whose bytes make no sense"))?;
+            Sketch::from_bytes(kind, bytes).map_err(|_| SkipReason::from("a sketch with bytes that make no sense"))?;
         Ok(SketchBody { kind, key, bytes: sketch.into_bytes() })
     }
 }

@@ -83,7 +83,7 @@ durability = \"memory\"
 }
 
 #[test]
-fn every_mistake_is_told_with_its_line() {
+fn every_mistake_is_reported_with_its_line() {
     let file = "\
 [server]
 durabilty = \"durable\"
@@ -191,7 +191,7 @@ fn one_namespace_too_many_and_one_letter_too_many_are_mistakes() {
 }
 
 #[test]
-fn what_is_not_toml_is_told_beside_the_other_mistakes() {
+fn bad_toml_is_reported_beside_the_other_mistakes() {
     let messages = mistakes("[server]\nworkers = \ndurability = \"maybe\"\n[server\n");
     let lines: Vec<usize> = messages.iter().map(|(line, _)| *line).collect();
     for line in [2, 3, 4] {
@@ -200,14 +200,14 @@ fn what_is_not_toml_is_told_beside_the_other_mistakes() {
 }
 
 #[test]
-fn a_mistake_in_the_file_is_told_even_if_a_flag_overrides_it() {
+fn a_mistake_in_the_file_is_reported_even_if_a_flag_overrides_it() {
     let effective = gather("[server]\nworkers = 0\n", &[("workers", "3", Origin::Flag("workers".to_owned()))]);
     assert_eq!(effective.configuration.server.workers.get(), 3);
     assert_eq!(effective.mistakes.len(), 1);
 }
 
 #[test]
-fn mistakes_in_flags_and_variables_are_told_by_their_names() {
+fn mistakes_in_flags_and_variables_are_reported_by_their_names() {
     let effective = gather(
         "",
         &[

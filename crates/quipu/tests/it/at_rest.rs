@@ -12,7 +12,8 @@ use tempfile::TempDir;
 
 use crate::life::{connect, launch};
 
-/// How many counters are at rest: more than a page of SCAN, and several in every shard of the table.
+/// How many counters are at rest: more than a page of SCAN, and several in every shard of the
+/// table.
 const COUNTERS: usize = 6_000;
 
 /// How often something that happens by itself is looked for, and how many times.
@@ -27,7 +28,8 @@ struct ServerAtRest {
     _data: TempDir,
 }
 
-/// `c:N` has the value N, for every N; `more` adds what the test needs beside them, before the stop.
+/// `c:N` has the value N, for every N; `more` adds what the test needs beside them, before the
+/// stop.
 fn start_at_rest(more: impl FnOnce(&mut RespConnection)) -> ServerAtRest {
     let data = TempDir::new().expect("a temporary directory can be made");
     let launch = launch(data.path(), Durability::Durable);

@@ -398,7 +398,8 @@ fn inspect_finds_each_flipped_byte_of_a_backup_or_says_that_it_was_not_checked()
     println!("proof: flipped bytes of a backup: {found} found by inspect, told as not checked: {unchecked:?}");
 }
 
-/// Why an inspection did not check a byte, if it says so: `journal-….seg from byte 64 to 3040: the ledger has it`.
+/// Why an inspection did not check a byte, if it says so: `journal-….seg from byte 64 to 3040: the
+/// ledger has it`.
 fn reason_unchecked(printed: &str, path: &Path, at: usize) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     printed.lines().find_map(|line| {

@@ -17,11 +17,13 @@ use crate::life::{connect, launch};
 /// As short as a measurement can be.
 const SHORT: [&str; 6] = ["--seconds", "0.05", "--repetitions", "2", "--connections", "5"];
 
-/// How often the tests look whether something has happened, and how often before they give up: half a minute.
+/// How often the tests look whether something has happened, and how often before they give up: half
+/// a minute.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOKS: usize = 1500;
 
-/// The program under test, without the variables of whoever runs the test; it finds redis-server as he does.
+/// The program under test, without the variables of whoever runs the test; it finds redis-server as
+/// he does.
 fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(launch(Path::new("unused"), Durability::Durable).binary);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -215,7 +217,8 @@ fn an_interrupted_bench_leaves_no_server_and_no_directory_behind() {
     assert!(!is_running(dir), "a server was left behind");
 }
 
-/// Whether a private server below this directory has a data directory, so that the load is about to begin.
+/// Whether a private server below this directory has a data directory, so that the load is about to
+/// begin.
 fn serves(home: &Path) -> bool {
     let below = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     below(home).any(|bench| below(&bench).any(|round| round.join("quipu/data").exists()))

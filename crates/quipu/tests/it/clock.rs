@@ -248,6 +248,7 @@ fn a_clock_that_was_wrong_at_a_start_is_put_right_by_an_operator() {
     let refused = ask(&mut client, &before);
     assert!(matches!(&refused, Value::Error(text) if text.starts_with("TOKENTIME")), "{refused:?}");
     assert_eq!(ask(&mut client, "GET a"), Value::Bulk(b"15".to_vec()));
-    // Tokens go on a minute later; until then some may have been applied by a client whose clock was ahead.
+    // Tokens go on a minute later; until then some may have been applied by a client whose clock
+    // was ahead.
     check_expiry(&mut client, "after");
 }

@@ -164,7 +164,8 @@ fn run_directory(mode: Durability, loss: Loss, kills: usize, rng: &SeededRng, to
     total.tally += crowd.tally();
 }
 
-/// Reads the whole crowd; and, since every name is known, counts what exists, and lists it if asked to.
+/// Reads the whole crowd; and, since every name is known, counts what exists, and lists it if asked
+/// to.
 fn judge_crowd(program: &Program, crowd: &mut CrowdAccount, few: &[String], loss: Loss, lists: bool) -> Vec<Violation> {
     let mut client = connect(program);
     let wrong = |what: String| Violation { key: "all names".to_owned(), what, tail: Vec::new() };
@@ -239,7 +240,8 @@ impl std::fmt::Display for Total {
     }
 }
 
-/// Tells it also when the test harness keeps what tests print to itself: the figures are the point of this suite.
+/// Tells it also when the test harness keeps what tests print to itself: the figures are the point
+/// of this suite.
 fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

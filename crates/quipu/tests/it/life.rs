@@ -22,7 +22,8 @@ pub fn launch(data: &Path, durability: Durability) -> Launch {
     Launch::new(env!("CARGO_BIN_EXE_quipu"), data, durability)
 }
 
-/// The same with little of everything, so that a life of a second seals, cuts, evicts, loads and compacts many times.
+/// The same with little of everything, so that a life of a second seals, cuts, evicts, loads and
+/// compacts many times.
 pub fn launch_tight(data: &Path, durability: Durability) -> Launch {
     let mut launch = launch(data, durability);
     let words = ["--seal-every", "100ms", "--max-memory", "16MB", "--journal-bytes-max", "1MB"];
@@ -46,7 +47,8 @@ pub fn judge(program: &Program, account: &mut LoadAccount, loss: Loss) -> Vec<Vi
     account.judge(&mut connect(program), loss).expect("a program that serves answers")
 }
 
-/// Loads the program from all clients, does something to it after a while, and returns once every client has ended.
+/// Loads the program from all clients, does something to it after a while, and returns once every
+/// client has ended.
 pub fn load<T>(
     program: Program,
     length: Duration,

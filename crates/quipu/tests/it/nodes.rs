@@ -92,7 +92,8 @@ struct NodesShared {
     /// Where each node listens, while it runs.
     addresses: Mutex<[Option<SocketAddr>; NODES]>,
     accounts: Mutex<BTreeMap<&'static str, Account>>,
-    /// Whether counters are harvested: what a store that lost a swap has counted since, nobody can tell.
+    /// Whether counters are harvested: what a store that lost a swap has counted since, nobody can
+    /// tell.
     harvests: bool,
     over: AtomicBool,
 }

@@ -15,10 +15,12 @@ use quipu_testkit::servers::redis::RedisServer;
 use crate::life::{connect, launch, now};
 use crate::nodes::StoreServer;
 
-/// How long anything here may take. The promises are 2 s to notice and 5 s to agree; a busy machine gets more.
+/// How long anything here may take. The promises are 2 s to notice and 5 s to agree; a busy machine
+/// gets more.
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// How long the store is away: long enough for pauses between retries to have grown to their longest.
+/// How long the store is away: long enough for pauses between retries to have grown to their
+/// longest.
 const AWAY_MILLIS: u64 = 12_000;
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
@@ -190,7 +192,8 @@ fn after_a_store_has_lost_everything_a_token_is_answered_and_not_applied_again()
         reply => reply == Value::Integer(5),
     });
 
-    // A server that comes back empty has another identity: no call reaches it before that was noticed.
+    // A server that comes back empty has another identity: no call reaches it before that was
+    // noticed.
     redis.restart_empty().expect("it starts again");
     wait_until("the other node has the reply again", || match add(&nodes[1], "order-1") {
         Value::Error(text) => {

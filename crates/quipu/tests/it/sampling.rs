@@ -102,7 +102,8 @@ fn what_is_sampled_is_told_with_its_bounds_on_both_doors_and_after_a_kill() {
     assert_eq!((&reading["sampled"]["rate"], &reading["sampled"]["deviation"]), (&100.into(), &deviation.into()));
     assert_eq!(reading["bound"]["low"].as_i64(), low);
 
-    // What needs exactness is refused by name, on both doors; and so is what is sampled more rarely.
+    // What needs exactness is refused by name, on both doors; and so is what is sampled more
+    // rarely.
     for (request, text) in [
         (
             &["DECR", "v:a"][..],
@@ -148,7 +149,8 @@ fn what_is_sampled_is_told_with_its_bounds_on_both_doors_and_after_a_kill() {
     assert!(observed.iter().all(|observed| observed.contains("sampling_rate:1\r\n")), "{observed:?}");
     let value = number(&replies[2]);
 
-    // Killed, and started by a file that says nothing of it: what was sampled says so, what begins is exact.
+    // Killed, and started by a file that says nothing of it: what was sampled says so, what begins
+    // is exact.
     program.kill9();
     program = start(&with_file(data.path(), ""));
     client = connect(&program);
@@ -163,7 +165,8 @@ fn what_is_sampled_is_told_with_its_bounds_on_both_doors_and_after_a_kill() {
     program.terminate().expect("it ends");
 }
 
-/// Looks while the journal keeps up: whether it does is for the disk of this machine to say, which others use as well.
+/// Looks while the journal keeps up: whether it does is for the disk of this machine to say, which
+/// others use as well.
 #[test]
 fn what_is_sampled_in_an_overload_is_exact_while_there_is_none() {
     let data = TempDir::new().expect("a directory");

@@ -98,7 +98,8 @@ fn each_of_the_locks_alone_keeps_a_second_process_out() {
     let data = TempDir::new().expect("a temporary directory can be made");
     let launch = launch(data.path(), Durability::Durable);
     drop(launch.start().expect("it starts").terminate());
-    // The directory's own; `control`, where a file system does not lock directories; `lock`, of earlier versions.
+    // The directory's own; `control`, where a file system does not lock directories; `lock`, of
+    // earlier versions.
     for path in [data.path().to_owned(), data.path().join("control"), data.path().join("lock")] {
         let held = File::open(&path).expect("it is there");
         held.lock().expect("nobody else has it");

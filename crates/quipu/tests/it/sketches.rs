@@ -241,7 +241,7 @@ fn hot_keys_are_told_by_both_doors_without_being_asked_to_be_watched() {
     let note = entry(&report, b"note");
     assert_eq!(
         note.bytes(),
-        Some(&b"too little traffic to tell hot writes and reads: fewer than 100 were sampled"[..])
+        Some(&b"too little traffic to find hot writes and reads: fewer than 100 were sampled"[..])
     );
 }
 

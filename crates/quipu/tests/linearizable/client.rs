@@ -23,7 +23,8 @@ use crate::request::{Answer, BUSY_GROUP, Form, GROUPS, Request, counter_name};
 /// Most requests of a pipeline.
 const PIPELINE_MAX: usize = 5;
 
-/// Adds without a reply that are sent at once. Two times as many within 50 ms split a counter into lanes.
+/// Adds without a reply that are sent at once. Two times as many within 50 ms split a counter into
+/// lanes.
 const SILENT_ADDS: usize = 40;
 
 /// What all clients of a life share.
@@ -88,7 +89,8 @@ pub struct Client {
     role: Role,
     tokens: u64,
     pub operations: Vec<Operation>,
-    /// Operations under tokens: to be sent again because they were not answered, and those that were.
+    /// Operations under tokens: to be sent again because they were not answered, and those that
+    /// were.
     unanswered: Vec<usize>,
     answered: Vec<usize>,
     /// What should not have been answered.
@@ -157,7 +159,8 @@ impl Client {
         }
     }
 
-    /// Sends again what has a token and was not answered, then reads all counters: what a client does last.
+    /// Sends again what has a token and was not answered, then reads all counters: what a client
+    /// does last.
     pub fn read_all_groups(&mut self, program_run: &ProgramRun<'_>, rng: &SeededRng) {
         let Ok(mut channel) = program_run.connect(self.is_over_http()) else {
             return self.wrong.push("the last start does not accept a connection".to_owned());
@@ -173,7 +176,8 @@ impl Client {
         }
     }
 
-    /// The life is over: what was not answered by now takes effect no more, but under a token that is sent again.
+    /// The life is over: what was not answered by now takes effect no more, but under a token that
+    /// is sent again.
     pub fn end_life(&mut self, at: u64) {
         for asked in self.operations.iter_mut().rev().filter(|asked| asked.returned.is_none()) {
             asked.returned = Some(at);
@@ -241,7 +245,8 @@ impl Client {
         Ok(first)
     }
 
-    /// Records requests and sends them; the index of the first one, or nothing if the connection is broken.
+    /// Records requests and sends them; the index of the first one, or nothing if the connection is
+    /// broken.
     fn send(
         &mut self,
         channel: &mut ProtocolClient,

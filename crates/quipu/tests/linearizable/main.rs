@@ -36,7 +36,8 @@ const HISTORIES_AT_ONCE: usize = 2;
 /// Operations of a history, at least, on average: with fewer there is little to judge.
 const OPERATIONS_MIN: usize = 200;
 
-/// One of so many histories may be too much for the judge: it is searched in vain, and is no proof of anything.
+/// One of so many histories may be too much for the judge: it is searched in vain, and is no proof
+/// of anything.
 const HISTORIES_PER_UNDECIDED: u64 = 40;
 
 /// From so many histories on, everything must have occurred in them.

@@ -29,7 +29,8 @@ pub enum Form {
     SetAll,
     /// CLIENT REPLY SKIP, then the command: it is acknowledged by the next reply on its connection.
     Silent,
-    /// MULTI, SET, EXEC on a counter that was watched and read before: the first step is what was read.
+    /// MULTI, SET, EXEC on a counter that was watched and read before: the first step is what was
+    /// read.
     Exchange,
 }
 

@@ -32,7 +32,8 @@ const LIFE_MAX: Duration = Duration::from_secs(5);
 /// How long the program may take to say what it holds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A worker asks for the time once for several requests, and is delayed and interrupted on a busy machine in between.
+/// A worker asks for the time once for several requests, and is delayed and interrupted on a busy
+/// machine in between.
 const CLOCK_SLACK: Duration = Duration::from_millis(300);
 
 /// Steps of a commit that are delayed: before a record is handed in, before it is written, before
@@ -51,7 +52,8 @@ pub struct Trial {
     data: TempDir,
     clock: HistoryClock,
     clients: Vec<Client>,
-    /// What each group was when a part of the history began. Only in `memory` there are several parts.
+    /// What each group was when a part of the history began. Only in `memory` there are several
+    /// parts.
     parts: Vec<[GroupState; GROUPS]>,
     figures: Figures,
 }

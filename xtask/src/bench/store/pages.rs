@@ -74,7 +74,7 @@ fn observe(node: &LocalServer, items: usize, items_sent: &mut usize) -> anyhow::
         }
         stream.write_all(format!("{line}\r\n").as_bytes()).context("observe")?;
         let reply = read_until(&mut stream, |reply| reply.ends_with(b"\r\n"))?;
-        ensure!(reply.starts_with(b":"), "an observation was told {:?}", String::from_utf8_lossy(&reply));
+        ensure!(reply.starts_with(b":"), "an observation got {:?}", String::from_utf8_lossy(&reply));
     }
     *items_sent += items;
     Ok(())

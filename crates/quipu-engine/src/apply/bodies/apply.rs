@@ -2,7 +2,8 @@
 //!
 //! In: an admitted command and the locks of its shards. Out: a reply.
 //!
-//! Not here: what each kind does (`unique`, `frequency`, `top`), how a change is written down (`change`).
+//! Not here: what each kind does (`unique`, `frequency`, `top`), how a change is written down
+//! (`change`).
 
 use quipu_model::{
     Cell, DUMP_BYTES_MAX, Dialect, FrequencyInfo, Kind, KindAndDialect, Name, Refusal, Reply, SketchCommand,

@@ -15,10 +15,13 @@ use crate::apply::bodies::change::PooledEdits;
 use crate::apply::bodies::time::When;
 use crate::bodies::together::refusal;
 
-/// Most bytes of frequencies that a merge looks at, in all: that takes some twenty milliseconds, with their shards held.
+/// Most bytes of frequencies that a merge looks at, in all: that takes some twenty milliseconds,
+/// with their shards held.
 const MERGE_BYTES_MAX: usize = 16 << 20;
 
-/// Most cells of frequencies that a command looks at, one in each row for each item: as many items as a command can have, of eight rows. They are far apart in memory, and the shard is held meanwhile.
+/// Most cells of frequencies that a command looks at, one in each row for each item: as many items
+/// as a command can have, of eight rows. They are far apart in memory, and the shard is held
+/// meanwhile.
 const COMMAND_CELLS_MAX: usize = 1 << 17;
 
 impl Run<'_, '_> {
@@ -50,7 +53,8 @@ impl Run<'_, '_> {
         )?;
         let body = self.peek(name, wanted)?;
         match (counted.0, body) {
-            // Of a window: what all panes say of them, unless that is too much work; then what this one does.
+            // Of a window: what all panes say of them, unless that is too much work; then what this
+            // one does.
             (pane, Some(body)) if matches!(body.sketch(), Sketch::Ring(_)) => {
                 let many = asked.get().saturating_mul(body.sketches(self.now).len()) > COMMAND_CELLS_MAX;
                 let names: Vec<&[u8]> = items.iter().map(|(item, _)| *item).collect();

@@ -1,9 +1,11 @@
-//! How much room a command of sketches may need: in the journal, and where its answer is remembered.
+//! How much room a command of sketches may need: in the journal, and where its answer is
+//! remembered.
 //!
 //! In: commands, and the bodies that they meet. Out: bounds, which hold whatever the items are.
 //!
-//! What a record says of a sketch is never longer than all of its body and [`EDIT_OVERHEAD_BYTES_MAX`]: where edits would be, the body is written instead. So a bound is that of the edits, where it is known how long these can be, or that of the
-//! body after them.
+//! What a record says of a sketch is never longer than all of its body and
+//! [`EDIT_OVERHEAD_BYTES_MAX`]: where edits would be, the body is written instead. So a bound is
+//! that of the edits, where it is known how long these can be, or that of the body after them.
 //!
 //! Not here: getting the room (`turn`).
 
@@ -19,29 +21,35 @@ use crate::bodies::body_map::Body;
 use crate::bodies::together::ITEM_BYTES_MAX;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, SKETCH_ENTRY_BYTES_MAX};
 
-/// Most bytes of a body of uniques that is made here, of either form. A list of either form may end at any item: ours when it is full, Redis's also when a register rises above what a run can say.
+/// Most bytes of a body of uniques that is made here, of either form. A list of either form may end
+/// at any item: ours when it is full, Redis's also when a register rises above what a run can say.
 pub const UNIQUE_BYTES_MAX: usize = 12_400;
 
-/// Most bytes of the edits of an item that is observed where there is no list: its register, the estimate, and that the count is out of date.
+/// Most bytes of the edits of an item that is observed where there is no list: its register, the
+/// estimate, and that the count is out of date.
 const OBSERVED_BYTES_MAX: usize = 160;
 
-/// Most bytes of the edits of an item that is counted in a list, beside the item: its slot, how many are in use, how much came in all, and two cells.
+/// Most bytes of the edits of an item that is counted in a list, beside the item: its slot, how
+/// many are in use, how much came in all, and two cells.
 const LISTED_BYTES_MAX: usize = 160;
 
-/// Most bytes that are written of a ring that is made, beside its entry: its header, and of a pane that begins or of what is late its number.
+/// Most bytes that are written of a ring that is made, beside its entry: its header, and of a pane
+/// that begins or of what is late its number.
 const RING_MADE_BYTES_MAX: usize = HEADER_BYTES + 3 * (EDIT_OVERHEAD_BYTES_MAX + 8);
 
 /// No sketch has a longer header.
 pub const HEADER_BYTES: usize = Ring::HEADER_BYTES;
 
-/// Most bytes that commands of sketches add to their record, beside what every command may write; `look` finds the body of a name, unless its counter has expired.
+/// Most bytes that commands of sketches add to their record, beside what every command may write;
+/// `look` finds the body of a name, unless its counter has expired.
 pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
     let longest = commands.iter().filter_map(written).map(longest).max().unwrap_or(0);
     let alone = if let [command] = commands { Some(Together::of_one(command, longest)) } else { None };
     let several = if alone.is_none() { Together::of_each(commands, longest) } else { HashMap::new() };
     let bytes = commands.iter().filter_map(|command| {
         if let Some(name) = rewritten(command) {
-            // Where the journal does not have all of the body, it gets that with the cell. What changed it before in the same record has seen to that.
+            // Where the journal does not have all of the body, it gets that with the cell. What
+            // changed it before in the same record has seen to that.
             return Some(look(name)?.unjournaled_bytes().map(|bytes| entry_bytes_max(name) + bytes).sum());
         }
         let command = written(command)?;
@@ -89,7 +97,8 @@ fn entry_bytes_max(name: Name<'_>) -> usize {
     SKETCH_ENTRY_BYTES_MAX + name.bytes().len() + EDIT_OVERHEAD_BYTES_MAX
 }
 
-/// What all commands of one record, together, may do to one name: each may meet the work of another.
+/// What all commands of one record, together, may do to one name: each may meet the work of
+/// another.
 #[derive(Debug, Default)]
 struct Together {
     /// The body that is there may go, so that another is made.
@@ -150,7 +159,8 @@ impl Together {
         }
     }
 
-    /// Most bytes that a command writes of a body, or one that is made: of a ring and of a pane, where there are such.
+    /// Most bytes that a command writes of a body, or one that is made: of a ring and of a pane,
+    /// where there are such.
     fn entries_bytes_max(
         &self,
         command: &SketchCommand<'_>,
@@ -170,14 +180,16 @@ impl Together {
         let Some((body, ring)) = body.and_then(|body| as_ring(body.sketch()).map(|ring| (body, ring))) else {
             return made;
         };
-        // What changes is one of the panes that are there, or one that is made; of a ring, some numbers. All that the journal does not have comes with it.
+        // What changes is one of the panes that are there, or one that is made; of a ring, some
+        // numbers. All that the journal does not have comes with it.
         let unjournaled: usize = body.unjournaled_bytes().map(|bytes| entry + bytes).sum();
         let begun = self.begun_bytes_max(command, ring, longest);
         let changed = body.panes().map(|(_, pane)| self.pane_bytes_max(command, pane, longest)).max().unwrap_or(0);
         made.max(2 * entry + ring.bytes().len() + begun.max(changed) + unjournaled)
     }
 
-    /// Most bytes that a command writes of a pane that it changes, which may have been changed in the same record before.
+    /// Most bytes that a command writes of a pane that it changes, which may have been changed in
+    /// the same record before.
     fn pane_bytes_max(&self, command: &SketchCommand<'_>, pane: &Body, longest: usize) -> usize {
         match pane.sketch() {
             Sketch::TopK(list) | Sketch::Top(list) => widest(list, longest),
@@ -271,7 +283,8 @@ fn rewritten<'a>(command: &Command<'a>) -> Option<Name<'a>> {
     }
 }
 
-/// How long items may be without the list being laid out anew; `None` if that may happen for its numbers.
+/// How long items may be without the list being laid out anew; `None` if that may happen for its
+/// numbers.
 fn items_room(sketch: &Top, listed: Option<u64>) -> Option<usize> {
     if !sketch.stays_as_wide(listed?) {
         return None;
@@ -289,7 +302,8 @@ fn longest(command: &SketchCommand<'_>) -> usize {
     }
 }
 
-/// Most bytes of the edits of an item that is counted in so many rows: a cell of each, and how much came in all.
+/// Most bytes of the edits of an item that is counted in so many rows: a cell of each, and how much
+/// came in all.
 fn counted(rows: usize) -> usize {
     rows * (EDIT_OVERHEAD_BYTES_MAX + 4) + EDIT_OVERHEAD_BYTES_MAX + 8
 }
@@ -313,7 +327,8 @@ fn rows_of(size: FrequencySize) -> usize {
     rows.clamp(1, DEPTH_MAX as usize)
 }
 
-/// Most bytes of the body that a command makes, in either form, and that takes items so long; 0 if it makes none.
+/// Most bytes of the body that a command makes, in either form, and that takes items so long; 0 if
+/// it makes none.
 fn made_bytes_max(command: &SketchCommand<'_>, longest: usize) -> usize {
     match command {
         SketchCommand::MakeFrequency { size, .. } | SketchCommand::CountItems { make: Some(size), .. } => {
@@ -342,7 +357,8 @@ fn top_bytes_max(TopSize { k, width, depth, .. }: TopSize, longest: usize) -> us
     usize::try_from(bytes).unwrap_or(usize::MAX).min(crate::journal::format::SKETCH_BYTES_MAX)
 }
 
-/// Most bytes of strings among the answers of commands, where they are remembered; `look` finds the body of a name.
+/// Most bytes of strings among the answers of commands, where they are remembered; `look` finds the
+/// body of a name.
 pub fn strings_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>) -> Option<&'b Body>) -> usize {
     let strings = commands.iter().filter_map(|command| match command {
         Command::Take { name } | Command::ReadAndExpire { name, .. } => look(*name),

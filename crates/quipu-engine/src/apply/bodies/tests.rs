@@ -54,7 +54,7 @@ fn bytes(map: &BodyMap) -> BTreeMap<Vec<u8>, Vec<u8>> {
 proptest! {
     /// Sealed pages, written over the earlier ones, equal the bodies, even after failed seals.
     #[test]
-    fn a_shelf_comes_back_from_its_pages(ops in ops()) {
+    fn a_body_map_comes_back_from_its_pages(ops in ops()) {
         let (mut map, mut ledger) = (BodyMap::for_shown(), BTreeMap::<Box<[u8]>, Box<[u8]>>::new());
         let hash = |name: &[u8]| u64::from(name[0]) << 40;
         let mut seal = |map: &mut BodyMap, works: bool| {

@@ -1,13 +1,17 @@
 //! Sketches over time: a ring of panes in place of one sketch.
 //!
-//! In: what is to be counted, and when it came. Out: the pane of that time, changed and written down, and the ring; or one more that was too late.
+//! In: what is to be counted, and when it came. Out: the pane of that time, changed and written
+//! down, and the ring; or one more that was too late.
 //!
-//! A namespace says that sketches are to be so when they are made; what a sketch is over is in itself from then on, so what a namespace says later is for others.
+//! A namespace says that sketches are to be so when they are made; what a sketch is over is in
+//! itself from then on, so what a namespace says later is for others.
 //!
 //! Invariants:
-//! - ring and pane change in one record; of a pane that begins it has all, and the pane whose slot that was is gone with it;
+//! - ring and pane change in one record; of a pane that begins it has all, and the pane whose slot
+//!   that was is gone with it;
 //! - the version of the ring is the value of the cell, that of a pane its own;
-//! - panes that have left the window are dropped when the next one begins, and not looked at before that.
+//! - panes that have left the window are dropped when the next one begins, and not looked at before
+//!   that.
 
 use std::borrow::Cow;
 
@@ -25,7 +29,8 @@ use crate::bodies::body_map::Body;
 use crate::bodies::together::refusal;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, Entry};
 
-/// Most slots of all panes of a top list together: so many are brought together in some ten milliseconds when it is read, with its shard held.
+/// Most slots of all panes of a top list together: so many are brought together in some ten
+/// milliseconds when it is read, with its shard held.
 const LISTED_SLOTS_MAX: u64 = 1 << 17;
 
 /// When something came, and how much of it there is.
@@ -183,7 +188,9 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Changes the pane of a time in this ring, which is that of the counter's body, or is to be made; what the work says, unless it came too late, and whether anything changed. The work is told what each event weighs.
+    /// Changes the pane of a time in this ring, which is that of the counter's body, or is to be
+    /// made; what the work says, unless it came too late, and whether anything changed. The work is
+    /// told what each event weighs.
     pub(super) fn change_ring<T>(
         &mut self,
         (name, cell): (Name<'_>, Option<Cell>),
@@ -340,7 +347,8 @@ pub(super) struct Told<'d> {
 }
 
 impl Told<'_> {
-    /// What changed in a body, or how it came to be, or all of it where that is shorter, or nothing else is known.
+    /// What changed in a body, or how it came to be, or all of it where that is shorter, or nothing
+    /// else is known.
     pub fn push(&mut self, body: &Body, number: u32, begin: Option<InitialBytes>, unsure: bool, edits: &Edits) {
         let length = EDIT_OVERHEAD_BYTES_MAX + body.bytes().len();
         let begin_bytes = begin.as_ref().map_or(0, |begin| EDIT_OVERHEAD_BYTES_MAX + begin.bytes().len());

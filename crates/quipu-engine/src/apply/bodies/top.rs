@@ -38,7 +38,8 @@ impl Run<'_, '_> {
                 let (Sketch::TopK(sketch) | Sketch::Top(sketch)) = sketch else { return Err(Refusal::WrongKind) };
                 let weight = weight.checked_mul(each).ok_or(Refusal::SketchOverflow)?;
                 sketch.n().checked_add(weight).ok_or(Refusal::SketchOverflow)?;
-                // Only a list that is nearly as large as can be may refuse an item after others were counted.
+                // Only a list that is nearly as large as can be may refuse an item after others
+                // were counted.
                 let fits = sketch.bytes_after(weight, longest) <= crate::journal::format::SKETCH_BYTES_MAX as u64;
                 let before = if fits { None } else { Some(sketch.clone()) };
                 let expelled: Result<Vec<_>, _> = items
@@ -61,7 +62,8 @@ impl Run<'_, '_> {
         Ok(Reply::Items(expelled))
     }
 
-    /// Sees that items are found in a list without a walk: after a start, whoever comes first makes that so.
+    /// Sees that items are found in a list without a walk: after a start, whoever comes first makes
+    /// that so.
     pub(super) fn index_top(&mut self, name: Name<'_>) {
         let (key, hash) = (self.key, self.table.hash(name.bytes()));
         let Some(body) = self.locks.shard(self.table.shard_of(hash)).body_mut(name.bytes()) else { return };
@@ -92,6 +94,7 @@ pub(super) fn top(size: TopSize, dialect: Dialect) -> Result<Sketch, Refusal> {
 /// The most bytes that a list can come to by taking items no longer than this.
 pub fn widest(top: &Top, longest: usize) -> usize {
     let info = top.info();
-    // Of a slot both numbers may get twice as wide, and its item as much room as it needs; of a cell its number.
+    // Of a slot both numbers may get twice as wide, and its item as much room as it needs; of a
+    // cell its number.
     top.bytes().len() + info.slots as usize * (8 + longest.next_multiple_of(8).max(8)) + info.cells as usize * 4
 }

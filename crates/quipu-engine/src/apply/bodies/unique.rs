@@ -1,4 +1,5 @@
-//! Sketches of uniques: what is observed, counted, brought together and compared, and the strings that Redis knows them by.
+//! Sketches of uniques: what is observed, counted, brought together and compared, and the strings
+//! that Redis knows them by.
 //!
 //! In: parts of a command. Out: a reply, and what changed.
 
@@ -15,7 +16,8 @@ use crate::apply::bodies::change::PooledEdits;
 use crate::apply::bodies::room::UNIQUE_BYTES_MAX;
 use crate::apply::bodies::time::When;
 
-/// Most names of a union or a merge of uniques: so many dense ones are counted in half a millisecond and merged in some two, with their shards held.
+/// Most names of a union or a merge of uniques: so many dense ones are counted in half a
+/// millisecond and merged in some two, with their shards held.
 const UNION_NAMES_MAX: usize = 256;
 
 impl Run<'_, '_> {
@@ -224,7 +226,8 @@ fn check_names(names: &[Name<'_>]) -> Result<(), Refusal> {
     Err(Refusal::BadSize { reason: format!("a command takes {UNION_NAMES_MAX} counters of uniques at most") })
 }
 
-/// Whether these are too many sketches of uniques, panes of windows among them, to be brought together: a hundred dense ones take some 200 microseconds.
+/// Whether these are too many sketches of uniques, panes of windows among them, to be brought
+/// together: a hundred dense ones take some 200 microseconds.
 fn check_sketches(count: usize) -> Result<(), Refusal> {
     const SKETCHES_MAX: usize = PANES_MAX as usize + UNION_NAMES_MAX;
     if count <= SKETCHES_MAX {

@@ -29,7 +29,7 @@ fn a_lane_holds_what_was_added_until_it_is_taken_and_again_when_it_is_given_back
 }
 
 #[test]
-fn a_large_add_takes_another_way_and_a_full_lane_is_told() {
+fn a_large_add_takes_another_way_and_a_full_lane_is_reported() {
     let lanes = LaneSet::new(b"a", 7, 1);
     lanes.open();
     let most = DELTA_MAX as i64;

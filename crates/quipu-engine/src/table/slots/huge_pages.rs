@@ -97,7 +97,7 @@ mod tests {
     struct Piece([u8; 2048]);
 
     #[test]
-    fn a_block_is_gathered_once_when_it_is_full_and_tried_again_a_few_times() {
+    fn a_block_is_collected_once_when_it_is_full_and_tried_again_a_few_times() {
         let mut blocks = ChunkBlocks::default();
         let pieces: Vec<Piece> = (0..3 * BLOCK_BYTES / 2048).map(|n| Piece([n as u8; 2048])).collect();
         pieces.iter().for_each(|piece| blocks.add_chunk(piece));

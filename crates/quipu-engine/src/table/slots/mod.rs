@@ -48,7 +48,8 @@ struct CounterSlot {
     number: i64,
     /// The name, or its beginning; zero-padded.
     name: [u8; SHORT_BYTES_MAX],
-    /// From the lowest: length of the name (5; all ones if an extra has it), number of the epoch (4), flags.
+    /// From the lowest: length of the name (5; all ones if an extra has it), number of the epoch
+    /// (4), flags.
     bits: u16,
 }
 

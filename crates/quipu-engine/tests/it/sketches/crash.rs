@@ -109,13 +109,15 @@ struct Trace {
     states: BTreeMap<Position, State>,
     /// What each name ever was: what is in memory alone comes back as any of it.
     ever: BTreeMap<&'static str, BTreeSet<Option<(String, i64)>>>,
-    /// So many operations of the disk had returned when the record that ends there was acknowledged, as durable or not.
+    /// So many operations of the disk had returned when the record that ends there was
+    /// acknowledged, as durable or not.
     acked: Vec<(usize, Position, bool)>,
     now: State,
 }
 
 impl Trace {
-    /// Looks at everything. What has expired is noticed by that, record by record; at each of them the same is to be seen.
+    /// Looks at everything. What has expired is noticed by that, record by record; at each of them
+    /// the same is to be seen.
     fn note(&mut self, engine: &Engine, after: Position) {
         let mut positions = vec![after];
         self.now.descriptions.clear();

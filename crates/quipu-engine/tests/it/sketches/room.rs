@@ -307,7 +307,8 @@ proptest! {
                 Step::One(to, op) => drop(run(&engine, ground.command(*to, op))),
                 Step::All(ops) => {
                     let commands: Vec<_> = ops.iter().map(|(to, op)| ground.command(*to, op)).collect();
-                    // So that none is at rest. One that has expired is gone with the first look, and known to be with the second.
+                    // So that none is at rest. One that has expired is gone with the first look,
+                    // and known to be with the second.
                     for _ in 0..2 {
                         run(&engine, Command::Exists { names: NAMES.map(name).to_vec() });
                     }

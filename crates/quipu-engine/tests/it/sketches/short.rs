@@ -119,7 +119,8 @@ fn what_is_counted_the_short_way_is_what_is_counted_one_by_one() {
             let to = COUNTED[below(COUNTED.len())];
             let items: Vec<(Vec<u8>, u64)> = (0..1 + below(OBSERVES_MAX))
                 .map(|_| {
-                    // Now and then more than a cell or a sum can hold, or longer than an item may be.
+                    // Now and then more than a cell or a sum can hold, or longer than an item may
+                    // be.
                     let by = if below(400) == 0 { [1 << 31, u64::MAX / 2][below(2)] } else { below(3) as u64 };
                     let long = if below(2_000) == 0 { "x".repeat(70_000) } else { String::new() };
                     (format!("item {}{long}", below(1 + step)).into_bytes(), by)
@@ -177,7 +178,8 @@ fn what_is_told_of_a_window_is_told_after_each_item() {
     assert_eq!(engine.turn().run_counts(counting("w:f", items.clone())), None);
     ask(&engine, counting("w:f", items.clone()));
     drop(engine);
-    // The namespace has no window any more, and the sketch goes on with the one that it was made with.
+    // The namespace has no window any more, and the sketch goes on with the one that it was made
+    // with.
     let engine = world.open(small_options(1 << 20)).unwrap();
     assert_eq!(engine.turn().run_counts(counting("w:f", items)), None);
     assert_eq!(ask(&engine, counting("w:f", vec![(b"a", 1)])), Reply::Integers(vec![4]));

@@ -27,7 +27,8 @@ use crate::world::{DATA, World, ledger_opener as look_at_ledger, small_options};
 /// One of each kind and form.
 const NAMES: [&str; 7] = ["w:h", "w:u", "w:c", "w:f", "w:t", "w:p", "q:u"];
 
-/// One that decays, whose total is what is checked of it; and some in memory, of which a crash leaves what it leaves, but which share records with others.
+/// One that decays, whose total is what is checked of it; and some in memory, of which a crash
+/// leaves what it leaves, but which share records with others.
 const DECAYING: &str = "t:p";
 const IN_MEMORY: [&str; 3] = ["n:u", "n:f", "n:p"];
 
@@ -493,7 +494,8 @@ fn damage_at_rest_is_refused_or_leaves_a_sketch_that_can_be_asked() {
     assert!(refusals > 800 && opened > 100, "{refusals} {opened}");
 }
 
-// ---- loss of power --------------------------------------------------------------------------------------------------------------------
+// ---- loss of power
+// --------------------------------------------------------------------------------------------------------------------
 
 #[derive(Default)]
 struct Tally {
@@ -507,7 +509,8 @@ struct Tally {
 struct Trace {
     /// What there was at the end of each record.
     states: BTreeMap<Position, Truth>,
-    /// So many operations of the disk had returned when the record that ends there was acknowledged, as durable or not.
+    /// So many operations of the disk had returned when the record that ends there was
+    /// acknowledged, as durable or not.
     acked: Vec<(usize, Position, bool)>,
     now: Truth,
 }

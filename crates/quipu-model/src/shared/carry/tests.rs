@@ -50,7 +50,7 @@ fn stale(kept: i128, expired: Option<u64>) -> Verdict {
 }
 
 #[test]
-fn a_writer_told_stale_opens_with_what_the_store_did_not_keep() {
+fn a_stale_writer_opens_with_the_part_that_the_store_did_not_keep() {
     let cell = own(10, 12);
     assert_eq!(cell.on_verdict(&put(&cell), &stale(7, None), Seq(1)), NextStep::Continue(lived(30, 5, 12)));
     let NextStep::Continue(nothing) = cell.on_verdict(&put(&cell), &stale(12, None), Seq(1)) else {
@@ -64,11 +64,15 @@ fn a_verdict_is_acted_on_once() {
     let cell = own(10, 12);
     let asked = put(&cell);
     let NextStep::Continue(next) = cell.on_verdict(&asked, &stale(7, None), Seq(1)) else { panic!("it moves on") };
-    assert_eq!(next.on_verdict(&asked, &stale(7, None), Seq(1)), NextStep::Keep, "told again of the same put");
+    assert_eq!(
+        next.on_verdict(&asked, &stale(7, None), Seq(1)),
+        NextStep::Keep,
+        "the same verdict again, of the same put"
+    );
 }
 
 #[test]
-fn a_writer_told_stale_twice_carries_what_is_left_each_time() {
+fn a_writer_stale_twice_carries_the_rest_each_time() {
     let cell = own(10, 12);
     let NextStep::Continue(second) = cell.on_verdict(&put(&cell), &stale(7, None), Seq(1)) else {
         panic!("it moves on")
@@ -79,7 +83,7 @@ fn a_writer_told_stale_twice_carries_what_is_left_each_time() {
 }
 
 #[test]
-fn the_life_of_a_writer_told_closed_is_over() {
+fn the_life_of_a_closed_writer_is_over() {
     let cell = own(10, 12);
     assert_eq!(cell.on_verdict(&put(&cell), &Verdict::Closed { seq: Seq(1), value: 7 }, Seq(1)), NextStep::Retired);
     let overtaken = Verdict::Closed { seq: Seq(9), value: 7 };
@@ -91,7 +95,7 @@ fn the_life_of_a_writer_told_closed_is_over() {
 }
 
 #[test]
-fn a_cell_that_the_store_knows_better_is_outdone() {
+fn a_cell_older_than_the_store_is_superseded() {
     let cell = own(10, 12);
     let held = |closed| {
         let mut row = row(10);
@@ -121,7 +125,7 @@ fn adds_made_before_an_expiry_expire_if_the_node_knew_and_carry_if_not() {
         panic!("it moves on")
     };
     assert_eq!((next.epoch, next.value, next.total), (epoch(30), 0, 5), "what the store kept is all that counts");
-    assert_eq!(next.expired_seq, Seq(2), "and what an heir from before counts is no part of what it adds");
+    assert_eq!(next.expired_seq, Seq(2), "and the value of an earlier successor is no part of what it adds");
     let other = knowing(29);
     assert_eq!(other.on_verdict(&put(&other), &stale(2, Some(30)), Seq(1)), NextStep::Continue(lived(30, 3, 5)));
     let unaware = own(10, 5);
@@ -173,7 +177,7 @@ fn a_lapse_that_the_store_contradicts_loses_nothing() {
 }
 
 #[test]
-fn a_lapse_that_another_heir_has_decided_is_outdone() {
+fn a_lapse_that_another_successor_has_decided_is_superseded() {
     let lapsed = knowing(500).lapse(Millis(500), Seq(2)).added(2).unwrap();
     let called_off = with_spent(row(500), 7, Some(500));
     assert_eq!(
@@ -187,7 +191,7 @@ fn a_lapse_that_another_heir_has_decided_is_outdone() {
 }
 
 #[test]
-fn a_lapse_that_another_heir_found_confirmed_is_confirmed() {
+fn a_lapse_that_another_successor_found_confirmed_is_confirmed() {
     // 3 of 5 were kept, and the other successor knew one add less since.
     let lapsed = knowing(500).lapse(Millis(500), Seq(2)).added(2).unwrap().added(1).unwrap();
     let (value, total) = (2, 5 + 2);

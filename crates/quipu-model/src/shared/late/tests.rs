@@ -126,7 +126,7 @@ fn the_rest_of_an_epoch_that_expired_expires_if_the_life_knew() {
     let kept = knew.spent[&CELL];
     assert_eq!((knew.sum(), kept.seq), (100, Seq(5)));
     assert_eq!((kept.value, kept.total), (7, 9), "what has expired was not kept, and nobody else counts it");
-    assert_eq!(knew.spent[&CELL].expired, Some(Millis(25)), "as it does for another heir");
+    assert_eq!(knew.spent[&CELL].expired, Some(Millis(25)), "as it does for another successor");
     assert_eq!(settled(&row, final_put(10, 5, 9), Some(24)).sum(), 102);
     assert_eq!(settled(&row, final_put(10, 5, 9), None).sum(), 102);
     assert_eq!(settled(&spent(10, false, None), final_put(10, 5, 9), Some(25)).sum(), 102, "it ended otherwise");
@@ -142,7 +142,7 @@ fn the_rest_of_an_epoch_that_expired_expires_if_the_life_knew() {
 }
 
 #[test]
-fn a_life_whose_writer_moved_on_has_nothing_to_settle() {
+fn a_life_of_a_writer_that_moved_on_has_nothing_to_settle() {
     for row in [held(false), held(true), spent(20, false, None), spent(20, true, None)] {
         no_news(&row, final_put(10, 3, 9), None);
         no_news(&row, final_put(10, 4, 9), None);
@@ -150,7 +150,7 @@ fn a_life_whose_writer_moved_on_has_nothing_to_settle() {
 }
 
 #[test]
-fn a_life_whose_heir_moved_on_without_all_of_it_is_counted_where_the_heir_is() {
+fn a_life_with_a_successor_that_moved_on_is_counted_at_the_successor() {
     let next = settled(&held(true), final_put(10, 5, 9), None);
     assert_eq!((next.sum(), next.cells[&CELL]), (109, RowCell { seq: Seq(5), value: 9, total: 9, closed: true }));
     let next = settled(&spent(20, true, None), final_put(10, 5, 9), None);
@@ -158,7 +158,7 @@ fn a_life_whose_heir_moved_on_without_all_of_it_is_counted_where_the_heir_is() {
 }
 
 #[test]
-fn what_one_heir_settled_before_a_carry_is_no_part_of_what_another_has_after_it() {
+fn a_value_settled_by_one_successor_before_a_carry_is_no_part_of_anothers_value_after_it() {
     // The incarnation had 12 when a reset took 7 of it. One successor has these 12; the other
     // carried 5 and added 3.
     let (before, after) = (final_put(10, 5, 12), carried_put((30, 8), 6, 15));
@@ -176,7 +176,7 @@ fn what_one_heir_settled_before_a_carry_is_no_part_of_what_another_has_after_it(
 }
 
 #[test]
-fn what_expired_for_one_heir_is_no_part_of_what_another_has_after_it() {
+fn an_expiry_at_one_successor_is_no_part_of_anothers_value_after_it() {
     // The incarnation had 14 when 7 of it expired with the row. The successor that knew dropped 7
     // and added 3; the other has only 5 of them.
     let row = spent(10, false, Some(25));

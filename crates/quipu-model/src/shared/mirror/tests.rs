@@ -206,7 +206,7 @@ fn a_fold_on_either_side_keeps_the_sum() {
 }
 
 #[test]
-fn a_base_whose_writers_are_forgotten_is_copied_into_nothing_and_refused_where_it_differs() {
+fn a_base_of_forgotten_writers_is_copied_into_nothing_and_refused_where_it_differs() {
     let mut stores = Stores::new();
     stores.add(0, 10);
     stores.retire(0, 0);
@@ -252,7 +252,7 @@ fn a_fold_that_only_the_target_knew_and_has_forgotten_is_not_dropped() {
     stores.mirror(0, 1).unwrap();
     stores.forget(1);
     stores.retire(0, 2);
-    assert_eq!(stores.mirror(0, 1), Err(MirrorError::Base), "nobody can tell whose count the base is");
+    assert_eq!(stores.mirror(0, 1), Err(MirrorError::Base), "the writer of the base is unknown");
     assert_eq!((stores.sum(0), stores.sum(1)), (1_008, 1_108));
 }
 

@@ -187,5 +187,5 @@ fn a_row_made_anew_after_it_was_forgotten_catches_up_and_keeps_what_it_holds() {
     let forgotten = Epoch { millis: 40, node: NodeId(2) };
     let plan = plan_swap(&made, &context(1), &Change::CatchUp(forgotten)).unwrap();
     assert_eq!((row(&plan).epoch, row(&plan).sum()), (forgotten, 7));
-    assert_eq!(row(&plan).spent[&CELL].value, 7, "and its writer is told that it was kept");
+    assert_eq!(row(&plan).spent[&CELL].value, 7, "and its writer learns that it was kept");
 }

@@ -10,11 +10,13 @@ use crate::account::Account;
 use crate::client::Client;
 use crate::node::{Need, Node, NodeIncarnation};
 
-/// Rounds without faults after which everybody must have settled: a few answers per life, and a life per retirement.
+/// Rounds without faults after which everybody must have settled: a few answers per life, and a
+/// life per retirement.
 const ROUNDS: usize = 60;
 
 impl World {
-    /// Faults stop: what is under way arrives, everybody asks until they know, and the books are closed.
+    /// Faults stop: what is under way arrives, everybody asks until they know, and the books are
+    /// closed.
     pub(super) fn settle(&mut self) {
         self.write_line(format_args!("faults stop"));
         let until = self.now.0 + 80;

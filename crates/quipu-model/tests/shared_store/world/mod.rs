@@ -23,7 +23,8 @@ const CLIENTS: usize = 2;
 /// Enough that a counter is swapped several times while a slow put is under way.
 const STEPS: usize = 140;
 
-/// A cell is settled within this many looks at the row: it moves, a lapse is decided, the cell is settled, and known to be.
+/// A cell is settled within this many looks at the row: it moves, a lapse is decided, the cell is
+/// settled, and known to be.
 const LOOKS_MAX: usize = 6;
 
 /// Longest step of the clock, in milliseconds: a few of them are a short grace.
@@ -218,8 +219,8 @@ impl World {
         self.start_incarnation(machine);
     }
 
-    /// A node goes back to an older copy of itself: what it said since may have arrived or be under way, what it did not say is lost. Or the copy
-    /// starts beside it.
+    /// A node goes back to an older copy of itself: what it said since may have arrived or be under
+    /// way, what it did not say is lost. Or the copy starts beside it.
     fn restore(&mut self, node: usize) {
         let registered = self.registered();
         let known =
@@ -282,8 +283,8 @@ impl World {
         }
     }
 
-    /// Whom the registry knows: who is there, and for `grace` who was, as if each went out at once by the steps that take as long. Nobody comes
-    /// back after that.
+    /// Whom the registry knows: who is there, and for `grace` who was, as if each went out at once
+    /// by the steps that take as long. Nobody comes back after that.
     fn registered(&mut self) -> BTreeSet<Writer> {
         let there = self
             .nodes

@@ -20,7 +20,8 @@ impl World {
             Client::Idle => {
                 let change = self.any_change();
                 self.read_for(at, change);
-                // Often nothing happens between a read and its swap; the rest of the time anything may.
+                // Often nothing happens between a read and its swap; the rest of the time anything
+                // may.
                 if self.rng.chance(50) {
                     self.send_swap(at);
                 }
@@ -49,7 +50,8 @@ impl World {
         }
     }
 
-    /// Somebody who may be retired: of the row's cells, the closed ones first, or of the nodes' lives.
+    /// Somebody who may be retired: of the row's cells, the closed ones first, or of the nodes'
+    /// lives.
     pub(super) fn any_writer(&mut self) -> Writer {
         let cells = self.row.iter().flat_map(|row| &row.cells);
         let closed = cells.clone().filter(|(_, row_cell)| row_cell.closed).map(|(id, _)| id.writer).next();
@@ -110,7 +112,8 @@ impl World {
         let computed = plan_swap(&current, &by, &change).expect("values are small and times near");
         match &computed.next {
             NextRow::Unchanged => self.finish(client, &change, &computed.reply),
-            // Carried out at once, and not while a put is under way that was told what the row knows: see "How it fails" in the design.
+            // Carried out at once, and not while a put is under way that was told what the row
+            // knows: see "How it fails" in the design.
             NextRow::Removed => {
                 let under_way = self.network.iter().any(|(_, message)| matches!(message, Message::Put(..)));
                 if !under_way && self.row.as_ref().is_some_and(|row| row.version == version) {
@@ -183,7 +186,8 @@ impl World {
         self.row = Some(next.clone());
     }
 
-    /// A node was told of one of its cells. What has to happen at the store happens now or the next time it is told.
+    /// A node was told of one of its cells. What has to happen at the store happens now or the next
+    /// time it is told.
     pub(super) fn apply_need(&mut self, node: usize, cell: CellId, need: Result<Need, String>) {
         match need {
             Ok(Need::Move(epoch)) if self.rng.chance(60) => self.move_row(node, epoch),
@@ -197,7 +201,8 @@ impl World {
         self.nodes[node].remove_settled(&mut self.account);
     }
 
-    /// The swap that settles a cell of a life that is over. If the store knows as much already, the life is done with it.
+    /// The swap that settles a cell of a life that is over. If the store knows as much already, the
+    /// life is done with it.
     pub(super) fn late_swap(&mut self, node: usize, cell: CellId) -> Option<Box<SwapInFlight>> {
         let at = self.nodes[node].incarnations.iter().position(|incarnation| incarnation.cell == cell)?;
         let OwnValue { expires_at, expired_seq: let_go, .. } = self.nodes[node].incarnations[at].own;

@@ -97,7 +97,7 @@ fn syntax_is_written_as_in_redis() {
 
 /// Every text here was compared with redis-server 7.0.15.
 #[test]
-fn mistakes_are_told_in_the_words_of_redis() {
+fn mistakes_are_reported_in_the_words_of_redis() {
     for (line, text) in [
         ("INCR", "ERR wrong number of arguments for 'incr' command"),
         ("incr a b", "ERR wrong number of arguments for 'incr' command"),
@@ -346,7 +346,7 @@ fn any_mutation_may_have_a_name_at_its_end() {
 }
 
 #[test]
-fn names_of_mutations_are_told_from_names_of_counters() {
+fn names_of_mutations_differ_from_names_of_counters() {
     for line in [
         "DEL IDMP p i",
         "DEL a idmp p i",
@@ -474,7 +474,7 @@ fn word() -> impl Strategy<Value = Vec<u8>> {
 
 /// Every text here was compared with redis-server 7.0.15 and RedisBloom.
 #[test]
-fn mistakes_with_sketches_are_told_in_the_words_of_redis_and_its_modules() {
+fn mistakes_with_sketches_are_reported_in_the_words_of_redis_and_its_modules() {
     for (line, text) in [
         ("PFADD", "ERR wrong number of arguments for 'pfadd' command"),
         ("CMS.INITBYDIM d 0 2", "CMS: invalid width"),

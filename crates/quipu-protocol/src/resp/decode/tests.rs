@@ -39,7 +39,7 @@ fn error_of(bytes: &[u8]) -> Option<DecodeError> {
 }
 
 #[test]
-fn malformed_frames_are_told_apart_in_the_words_of_redis() {
+fn malformed_frames_are_reported_in_the_words_of_redis() {
     for (bytes, text) in [
         (&b"*-1\r\n"[..], "invalid multibulk length"),
         (b"*-10\r\n", "invalid multibulk length"),

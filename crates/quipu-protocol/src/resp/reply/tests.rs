@@ -84,7 +84,7 @@ fn a_reply_cut_anywhere_is_no_reply() {
 }
 
 #[test]
-fn what_is_no_reply_is_told_with_what_was_sent() {
+fn bytes_that_are_no_reply_are_reported_as_sent() {
     for bytes in [
         "HTTP/1.1 400 Bad Request\r\n",
         "\r\n",

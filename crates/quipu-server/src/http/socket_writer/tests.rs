@@ -80,7 +80,7 @@ fn a_piece_has_its_length_in_front_or_nothing() {
 }
 
 #[test]
-fn nothing_is_told_until_hyper_has_flushed_and_then_the_newest() {
+fn nothing_is_sent_until_hyper_has_flushed_and_then_the_newest() {
     run(async {
         let (writer, mut client) = connected_writer().await;
         writer.start_watching(BodyFraming::Chunked);

@@ -28,7 +28,8 @@ struct Sums {
     counts: BTreeMap<String, (u64, u64)>,
 }
 
-/// One client: observes and counts until all is over, and connects again whenever the connection breaks.
+/// One client: observes and counts until all is over, and connects again whenever the connection
+/// breaks.
 fn count(nodes: &NodesShared, node: usize, rng: &SeededRng) -> NodeLoadLog {
     let (mut client, mut load_log) = (None, NodeLoadLog::default());
     while !nodes.over.load(Ordering::Relaxed) {
@@ -94,7 +95,8 @@ fn sum(all: Vec<NodeLoadLog>) -> Sums {
     sums
 }
 
-/// Loads the sketches of three nodes while something happens to them and their store, and judges what is there.
+/// Loads the sketches of three nodes while something happens to them and their store, and judges
+/// what is there.
 fn nothing_counted_is_lost(what: &str, url: &str, happen: impl FnOnce(&mut Nodes)) {
     let mut nodes = Nodes::start(url, false);
     let mut first = connect(nodes.programs[0].as_ref().expect("it runs"));
