@@ -24,6 +24,9 @@ use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 /// Longest prefix: the server's names have at most 63 bytes; this crate appends up to 17.
 pub const PREFIX_BYTES_MAX: usize = 40;
 
+/// Schemes of this crate's URLs.
+pub const SCHEMES: &[&str] = &["postgres", "postgresql"];
+
 /// Error of an unknown scheme.
 const SCHEME: ConfigError = ConfigError::Scheme("postgres:// or postgresql://");
 
@@ -59,7 +62,7 @@ impl fmt::Debug for Config {
 impl Config {
     pub(crate) fn new(url: &str, options: Options) -> Result<Config, ConfigError> {
         let url = StoreUrl::split(url).ok_or(SCHEME)?;
-        if !["postgres", "postgresql"].contains(&url.scheme) {
+        if !SCHEMES.contains(&url.scheme) {
             return Err(SCHEME);
         }
         let Options { prefix, connect_timeout, reply_timeout } = options;

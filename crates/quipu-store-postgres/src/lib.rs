@@ -132,7 +132,7 @@ mod schema;
 mod statements;
 mod store;
 
-pub use config::PREFIX_BYTES_MAX;
+pub use config::{PREFIX_BYTES_MAX, SCHEMES};
 pub use quipu_store_kit::{ConfigError, Options};
 pub use store::{PostgresStore, check, open};
 

@@ -22,6 +22,9 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 /// Longest prefix; every key starts with it.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
+/// Schemes of this crate's URLs. Those of TLS need the feature `tls`.
+pub const SCHEMES: &[&str] = &["redis", "redis-cluster", "rediss", "rediss-cluster"];
+
 /// Error of an unknown scheme.
 const SCHEME: ConfigError = ConfigError::Scheme("redis://, rediss://, redis-cluster:// or rediss-cluster://");
 

@@ -119,7 +119,7 @@ mod scan;
 mod scripts;
 mod store;
 
-pub use config::PREFIX_BYTES_MAX;
+pub use config::{PREFIX_BYTES_MAX, SCHEMES};
 pub use quipu_store_kit::{ConfigError, Options};
 pub use store::{RedisStore, check, open};
 

@@ -17,37 +17,56 @@ mod redis_source;
 use std::fmt;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use quipu_model::Store;
 
 use crate::backends::source::{Source, SourceFilter};
 
-/// Stores that this build has, by the schemes of their URLs.
-const BUILT_WITH: &[&str] = &[
+/// A store that this build has.
+struct Backend {
+    /// Schemes of its URLs.
+    schemes: &'static [&'static str],
+    /// Checks a URL; does not connect.
+    check: fn(&str) -> anyhow::Result<()>,
+    /// Opens the store of a URL; connects on the first call.
+    open: fn(&str) -> anyhow::Result<Arc<dyn Store>>,
+    /// Opens the store as an import source. Returns its name, without secrets, and the source.
+    open_source: fn(&str, &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)>,
+}
+
+/// The stores, one row each.
+static BACKENDS: &[Backend] = &[
     #[cfg(feature = "redis")]
-    "redis",
-    #[cfg(feature = "redis")]
-    "redis-cluster",
-    #[cfg(feature = "redis-tls")]
-    "rediss",
-    #[cfg(feature = "redis-tls")]
-    "rediss-cluster",
+    Backend {
+        schemes: quipu_store_redis::SCHEMES,
+        check: |url| Ok(quipu_store_redis::check(url)?),
+        open: |url| Ok(Arc::new(quipu_store_redis::open(url, quipu_store_redis::Options::default())?)),
+        open_source: redis_source::open,
+    },
     #[cfg(feature = "postgres")]
-    "postgres",
+    Backend {
+        schemes: quipu_store_postgres::SCHEMES,
+        check: |url| Ok(quipu_store_postgres::check(url)?),
+        open: |url| Ok(Arc::new(quipu_store_postgres::open(url, quipu_store_postgres::Options::default())?)),
+        open_source: postgres_source::open,
+    },
 ];
 
+/// The backend of a URL's scheme, or the reason why there is none.
+fn find_backend(url: &str) -> anyhow::Result<&'static Backend> {
+    let (scheme, _) = url.split_once("://").context("not a URL of a store: write scheme://host:port")?;
+    let backend = BACKENDS.iter().find(|backend| backend.schemes.contains(&scheme));
+    backend.with_context(|| format!("this build has no store for {scheme}:// (built with: {})", built_schemes()))
+}
+
+fn built_schemes() -> String {
+    let schemes: Vec<&str> = BACKENDS.iter().flat_map(|backend| backend.schemes).copied().collect();
+    if schemes.is_empty() { "none".to_owned() } else { schemes.join(", ") }
+}
+
 /// Opens an import source. Returns its name, without secrets, and the source.
-#[cfg_attr(not(any(feature = "redis", feature = "postgres")), allow(unused_variables, reason = "every URL is refused"))]
 pub fn open_source(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
-    match url_scheme(url)? {
-        #[cfg(feature = "redis")]
-        "redis" | "rediss" => redis_source::open(url, filter),
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => postgres_source::open(url, filter),
-        other => {
-            bail!("cannot import from {other}://: name a redis:// or postgres:// URL (built with: {})", built_schemes())
-        }
-    }
+    (find_backend(url)?.open_source)(url, filter)
 }
 
 /// The address of a shared store, with its credentials.
@@ -56,40 +75,15 @@ pub struct StoreUrl(String);
 
 impl StoreUrl {
     /// Checks the URL of a store that this build supports; does not connect.
-    #[cfg_attr(
-        not(any(feature = "redis", feature = "postgres")),
-        allow(unreachable_code, unused_variables, reason = "every URL is refused")
-    )]
     pub fn new(text: &str) -> anyhow::Result<StoreUrl> {
-        match url_scheme(text)? {
-            #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => quipu_store_redis::check(text)?,
-            #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => quipu_store_postgres::check(text)?,
-            other => bail!("this build has no store for {other}:// (built with: {})", built_schemes()),
-        }
+        (find_backend(text)?.check)(text)?;
         Ok(StoreUrl(text.to_owned()))
     }
 
     /// Opens the store. It connects on its first call: a store that is down is no reason not to
     /// start.
-    #[cfg_attr(
-        not(any(feature = "redis", feature = "postgres")),
-        allow(unreachable_code, unused_variables, reason = "every URL is refused")
-    )]
     pub fn open(&self) -> anyhow::Result<Arc<dyn Store>> {
-        let opened: Arc<dyn Store> = match url_scheme(&self.0)? {
-            #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => {
-                Arc::new(quipu_store_redis::open(&self.0, quipu_store_redis::Options::default())?)
-            }
-            #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => {
-                Arc::new(quipu_store_postgres::open(&self.0, quipu_store_postgres::Options::default())?)
-            }
-            other => bail!("this build has no store for {other}:// (built with: {})", built_schemes()),
-        };
-        Ok(opened)
+        (find_backend(&self.0)?.open)(&self.0)
     }
 
     /// The store's identity: equal for all users, and without their secrets.
@@ -108,15 +102,6 @@ impl StoreUrl {
         let shown = query.split('&').filter(is_location).collect::<Vec<_>>().join("&");
         (scheme, has_user, location, if shown.is_empty() { shown } else { format!("?{shown}") })
     }
-}
-
-fn url_scheme(url: &str) -> anyhow::Result<&str> {
-    let (scheme, _) = url.split_once("://").context("not a URL of a store: write scheme://host:port")?;
-    Ok(scheme)
-}
-
-fn built_schemes() -> String {
-    if BUILT_WITH.is_empty() { "none".to_owned() } else { BUILT_WITH.join(", ") }
 }
 
 /// Without the secrets.
