@@ -9,6 +9,7 @@ mod suite;
 #[cfg(feature = "tls")]
 mod tls;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use quipu_store_postgres::{Options, PostgresStore, open};
@@ -32,5 +33,15 @@ impl StoreAdapter for Postgres {
             (options.connect_timeout, options.reply_timeout) = (timeout, timeout);
         }
         open(url, options).expect("the URL is a helper's")
+    }
+
+    fn fill_registry(server: &PostgresServer, prefix: &str, _store: &PostgresStore, nodes: Range<u64>) {
+        let fill = format!(
+            "INSERT INTO \"{prefix}_writers\" SELECT ('00000000-0000-' || lpad(to_hex(n), 4, '0') || '-0000-000000000001')::uuid, \
+             1, 1, 5, 'live' FROM generate_series({}, {}) n",
+            nodes.start,
+            nodes.end - 1
+        );
+        server.query(&fill).expect("the server takes rows");
     }
 }

@@ -3,10 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    CellId, Claim, ClaimToken, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, RowVersion, Seq, Shard,
-    Snapshot, SwapId, SwapVerdict, Verdict, WriterStage,
+    CellId, Claim, ClaimToken, ClaimVerdict, Put, RowVersion, Seq, Shard, Snapshot, SwapId, SwapVerdict, Verdict,
 };
 use quipu_model::{Epoch, Millis, NodeId, Store, StoreError};
 use quipu_store_postgres::{Options, open};
@@ -241,27 +239,6 @@ fn claims_whose_windows_are_over_are_removed_by_later_ones() {
         "\\x61|\n\\x62|\n\\x63|\n\\x6f6c643130|"
     );
     assert_eq!(block_on(store.claim(&claim(b"late", now - 1))).unwrap(), ClaimVerdict::TooLate);
-}
-
-#[test]
-fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
-    let server = PostgresServer::start().unwrap();
-    let store = open(&server.url(), Options::default()).unwrap();
-    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), WriterStage::Live);
-    let registration = |node, version| Registration { writer: writer(node), holder, lease_until, stage, version };
-    assert_eq!(block_on(store.register(0, &registration(0, 1))).unwrap(), RegisterVerdict::Registered);
-    let fill = format!(
-        "INSERT INTO quipu_writers SELECT ('00000000-0000-' || lpad(to_hex(n), 4, '0') || '-0000-000000000001')::uuid, 1, 1, 5, 'live' \
-         FROM generate_series(1, {}) n",
-        REGISTRATIONS_MAX - 1
-    );
-    server.query(&fill).unwrap();
-    let more = registration(u64::MAX, 1);
-    assert_eq!(block_on(store.register(0, &more)).unwrap(), RegisterVerdict::Full);
-    assert_eq!(block_on(store.register(1, &registration(7, 2))).unwrap(), RegisterVerdict::Registered);
-    assert_eq!(block_on(store.writers()).unwrap().registrations.len(), REGISTRATIONS_MAX);
-    assert_eq!(block_on(store.unregister(writer(7), 2)).unwrap(), RegisterVerdict::Registered);
-    assert_eq!(block_on(store.register(0, &more)).unwrap(), RegisterVerdict::Registered);
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Runs the suite on one server, plus tests of this store alone.
 
 use quipu_model::shared::body::{BodyShape, StoredBody};
-use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    BodyPut, BodyVerdict, Claim, ClaimToken, ClaimVerdict, Holder, Put, RegisterVerdict, Registration, SwapVerdict,
-    Verdict, WriterStage, incarnation_cell,
+    BodyPut, BodyVerdict, Claim, ClaimToken, ClaimVerdict, Put, SwapVerdict, Verdict, incarnation_cell,
 };
 use quipu_model::{Millis, Store, StoreError};
 use quipu_protocol::resp::Value;
@@ -154,23 +152,6 @@ fn a_token_expires_by_the_servers_own_clock() {
     // One that the server has not removed yet, though its window is over.
     server.call(&["HSET", "quipu:t:over", "owner", "1.1", "attempt", "9", "payload", "9", "forget", "1"]).unwrap();
     assert_eq!(block_on(store.claim(&claim(b"over", now + 60_000))).unwrap(), ClaimVerdict::Claimed);
-}
-
-#[test]
-fn the_registry_is_full_at_its_bound_and_those_in_it_go_on() {
-    let server = RedisServer::start().unwrap();
-    let store = Redis::open_fresh(&server.url());
-    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), WriterStage::Live);
-    let registration = |node, version| Registration { writer: writer(node), holder, lease_until, stage, version };
-    for node in 0..REGISTRATIONS_MAX as u64 {
-        assert_eq!(block_on(store.register(0, &registration(node, 1))).unwrap(), RegisterVerdict::Registered);
-    }
-    let more = registration(u64::MAX, 1);
-    assert_eq!(block_on(store.register(0, &more)).unwrap(), RegisterVerdict::Full);
-    assert_eq!(block_on(store.register(1, &registration(7, 2))).unwrap(), RegisterVerdict::Registered);
-    assert_eq!(block_on(store.writers()).unwrap().registrations.len(), REGISTRATIONS_MAX);
-    assert_eq!(block_on(store.unregister(writer(7), 2)).unwrap(), RegisterVerdict::Registered);
-    assert_eq!(block_on(store.register(0, &more)).unwrap(), RegisterVerdict::Registered);
 }
 
 #[test]

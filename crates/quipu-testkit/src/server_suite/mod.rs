@@ -10,11 +10,16 @@
 //! tests.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use quipu_model::shared::RegisterVerdict;
 use quipu_model::{BoxError, Store};
+
+use self::puts::registration;
+use crate::store_suite::block_on;
 
 pub mod damage;
 pub mod faults;
@@ -114,6 +119,15 @@ pub trait StoreAdapter: 'static {
     fn open_hasty(url: &str) -> Self::Store {
         Self::open(url, next_prefix::<Self>(), Some(Self::HASTY_TIMEOUT))
     }
+
+    /// Registers these nodes, by [`puts::registration`] of version 1. A store with slow
+    /// registrations writes them to its server under the prefix.
+    fn fill_registry(_server: &Self::Server, _prefix: &str, store: &Self::Store, nodes: Range<u64>) {
+        for node in nodes {
+            let verdict = block_on(store.register(0, &registration(node, 1))).expect("the server answers");
+            assert_eq!(verdict, RegisterVerdict::Registered);
+        }
+    }
 }
 
 /// A prefix that no other test of this process has.
@@ -131,6 +145,7 @@ macro_rules! server_tests {
             one_server_keeps_every_promise_of_the_port
             one_server_keeps_them_behind_a_calm_faulty_store
             a_wide_row_is_swapped_and_read_whole
+            the_registry_is_full_at_its_bound_and_those_in_it_go_on
         );
     };
     ($adapter:ty, law) => {

@@ -1,11 +1,14 @@
-//! Makes the puts and claims of the tests, and sends them until a server answers.
+//! Makes the puts, claims and registrations of the tests, and sends them until a server answers.
 
 use std::ops::RangeInclusive;
 use std::thread;
 use std::time::Duration;
 
 use quipu_model::shared::body::BodyShape;
-use quipu_model::shared::{BodyPut, CellId, Claim, ClaimToken, Put, Seq, Shard, Snapshot, Verdict, incarnation_cell};
+use quipu_model::shared::{
+    BodyPut, CellId, Claim, ClaimToken, Holder, Put, Registration, Seq, Shard, Snapshot, Verdict, WriterStage,
+    incarnation_cell,
+};
 use quipu_model::{Epoch, Incarnation, Millis, Name, NodeId, Store, Writer};
 
 use crate::store_suite::block_on;
@@ -41,6 +44,12 @@ pub fn make_body_put(seq: u64, from: Option<u64>) -> BodyPut {
 pub fn make_claim(token: &[u8], attempt: u64, forget_at: Millis) -> Claim {
     let token = ClaimToken::new(token).expect("tokens of the tests are short");
     Claim { token, owner: writer(1), attempt, payload: 5, forget_at, reply: None }
+}
+
+/// A registration of a node's first writer, live and held.
+pub fn registration(node: u64, version: u64) -> Registration {
+    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), WriterStage::Live);
+    Registration { writer: writer(node), holder, lease_until, stage, version }
 }
 
 /// A name.

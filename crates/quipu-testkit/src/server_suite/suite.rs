@@ -1,14 +1,16 @@
-//! Runs the suite of every store on one server, and a row at its widest.
+//! Runs the suite of every store on one server; a row at its widest, a registry at its fullest.
 
 use std::time::Duration;
 
+use quipu_model::shared::registry::REGISTRATIONS_MAX;
 use quipu_model::shared::{
-    CellId, Change, NO_WRITERS, NextRow, Put, Shard, Snapshot, SwapContext, SwapId, SwapVerdict, Verdict, plan_swap,
+    CellId, Change, NO_WRITERS, NextRow, Put, RegisterVerdict, Shard, Snapshot, SwapContext, SwapId, SwapVerdict,
+    Verdict, plan_swap,
 };
 use quipu_model::{NodeId, Store};
 
-use super::puts::{make_put, name, writer};
-use super::{StoreAdapter, TestServer};
+use super::puts::{make_put, name, registration, writer};
+use super::{StoreAdapter, TestServer, next_prefix};
 use crate::store_suite::block_on;
 use crate::{FaultyStore, store_suite};
 
@@ -52,4 +54,21 @@ pub fn a_wide_row_is_swapped_and_read_whole<A: StoreAdapter>() {
     let back = block_on(store.read(at)).expect("the server answers").snapshot;
     let version = if A::COUNTS_PUTS { back.version } else { next.version };
     assert_eq!(Snapshot { version, ..back }, next);
+}
+
+/// One registration more than there may be.
+pub fn the_registry_is_full_at_its_bound_and_those_in_it_go_on<A: StoreAdapter>() {
+    let server = A::Server::start_fast().expect("the server starts");
+    let prefix = next_prefix::<A>();
+    let store = A::open(&server.url(), prefix.clone(), None);
+    let register = |known, one| block_on(store.register(known, &one)).expect("the server answers");
+    assert_eq!(register(0, registration(0, 1)), RegisterVerdict::Registered);
+    A::fill_registry(&server, &prefix, &store, 1..REGISTRATIONS_MAX as u64);
+    let more = registration(u64::MAX, 1);
+    assert_eq!(register(0, more.clone()), RegisterVerdict::Full);
+    assert_eq!(register(1, registration(7, 2)), RegisterVerdict::Registered);
+    let registrations = block_on(store.writers()).expect("the server answers").registrations;
+    assert_eq!(registrations.len(), REGISTRATIONS_MAX);
+    assert_eq!(block_on(store.unregister(writer(7), 2)).expect("the server answers"), RegisterVerdict::Registered);
+    assert_eq!(register(0, more), RegisterVerdict::Registered);
 }
