@@ -19,6 +19,7 @@
 //! A varint has 7 bits a byte, least significant first; all but its last byte have the high bit
 //! set. Zero fields are left out, so a counter that was only ever added to takes 2 to 11 bytes.
 
+use quipu_model::varint::{put_varint, put_zigzag, take_varint, take_zigzag};
 use quipu_model::{Cell, Epoch, Millis, NodeId};
 
 /// First byte of the key of a cell.
@@ -43,13 +44,12 @@ const HAS_EXPIRY: u8 = 0b001;
 const HAS_EPOCH: u8 = 0b010;
 const HAS_NODE: u8 = 0b100;
 
-/// Most bytes of a varint of 64 bits: 9 of 7 bits and one of the last bit.
-const VARINT_BYTES_MAX: usize = 10;
-
 /// Reason why bytes are no valid record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RecordError(&'static str);
+
+const ENDLESS_NUMBER: RecordError = RecordError("a number in the value of a cell does not end");
 
 /// Overwrites `key` with the key of a cell.
 pub fn cell_key(key: &mut Vec<u8>, hash: u64, name: &[u8]) {
@@ -94,16 +94,15 @@ pub fn encode_cell(bytes: &mut Vec<u8>, cell: &Cell) {
     flags |= if node != NodeId(0) { HAS_NODE } else { 0 };
     bytes.clear();
     bytes.push(FORMAT << 4 | flags);
-    // Zigzag: numbers near zero are short, with either sign.
-    push_varint(bytes, ((value << 1) ^ (value >> 63)) as u64);
+    put_zigzag(bytes, value);
     if millis != 0 {
-        push_varint(bytes, millis);
+        put_varint(bytes, millis);
     }
     if node != NodeId(0) {
         bytes.extend_from_slice(&node.0.to_le_bytes());
     }
     if let Some(Millis(at)) = expires_at {
-        push_varint(bytes, at);
+        put_varint(bytes, at);
     }
 }
 
@@ -118,9 +117,8 @@ pub fn decode_cell(mut bytes: &[u8]) -> Result<Cell, RecordError> {
     if flags & !(HAS_EXPIRY | HAS_EPOCH | HAS_NODE) != 0 {
         return Err(RecordError("the value of a cell has a field this program does not know"));
     }
-    let zigzag = take_varint(&mut bytes)?;
-    let value = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
-    let millis = if flags & HAS_EPOCH != 0 { take_varint(&mut bytes)? } else { 0 };
+    let value = take_zigzag(&mut bytes).ok_or(ENDLESS_NUMBER)?;
+    let millis = if flags & HAS_EPOCH != 0 { take_varint(&mut bytes).ok_or(ENDLESS_NUMBER)? } else { 0 };
     let node = if flags & HAS_NODE != 0 {
         let (node, rest) = bytes.split_first_chunk::<8>().ok_or(RecordError("the value of a cell is too short"))?;
         bytes = rest;
@@ -128,35 +126,12 @@ pub fn decode_cell(mut bytes: &[u8]) -> Result<Cell, RecordError> {
     } else {
         NodeId(0)
     };
-    let expires_at = if flags & HAS_EXPIRY != 0 { Some(Millis(take_varint(&mut bytes)?)) } else { None };
+    let expires_at =
+        if flags & HAS_EXPIRY != 0 { Some(Millis(take_varint(&mut bytes).ok_or(ENDLESS_NUMBER)?)) } else { None };
     if !bytes.is_empty() {
         return Err(RecordError("the value of a cell is too long"));
     }
     Ok(Cell { epoch: Epoch { millis, node }, value, expires_at })
-}
-
-fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Result<u64, RecordError> {
-    let mut number = 0;
-    for (index, &byte) in bytes.iter().take(VARINT_BYTES_MAX).enumerate() {
-        let bits = u64::from(byte & 0x7f);
-        if index == VARINT_BYTES_MAX - 1 && byte > 1 {
-            break;
-        }
-        number |= bits << (7 * index);
-        if byte & 0x80 == 0 {
-            *bytes = &bytes[index + 1..];
-            return Ok(number);
-        }
-    }
-    Err(RecordError("a number in the value of a cell does not end"))
 }
 
 #[cfg(test)]

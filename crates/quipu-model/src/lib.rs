@@ -26,6 +26,7 @@ pub mod sketch_command;
 pub mod time;
 pub mod token;
 pub mod value_form;
+pub mod varint;
 pub mod writer;
 
 pub use cell::Cell;

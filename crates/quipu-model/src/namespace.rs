@@ -406,14 +406,9 @@ impl Namespace {
     /// Decodes settings; `None` if the bytes are not valid.
     pub fn decode(mut bytes: &[u8]) -> Option<Namespace> {
         let mut namespace = Namespace::default();
-        let mut part = || -> Option<Option<&str>> {
-            let Some((&length, rest)) = bytes.split_first() else { return Some(None) };
-            let (part, rest) = rest.split_at_checked(usize::from(length))?;
-            bytes = rest;
-            Some(Some(std::str::from_utf8(part).ok()?))
-        };
-        while let Some(word) = part()? {
-            let (text, key) = (part()??, NAMESPACE_KEYS.iter().find(|key| key.key == word)?);
+        while !bytes.is_empty() {
+            let (word, text) = (take_text(&mut bytes)?, take_text(&mut bytes)?);
+            let key = NAMESPACE_KEYS.iter().find(|key| key.key == word)?;
             if (key.show)(&namespace).is_some() {
                 return None;
             }
@@ -421,6 +416,14 @@ impl Namespace {
         }
         Some(namespace)
     }
+}
+
+/// Takes a text behind a byte with its length; `None` if the bytes are not valid.
+fn take_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
+    let (&length, rest) = bytes.split_first()?;
+    let (text, rest) = rest.split_at_checked(usize::from(length))?;
+    *bytes = rest;
+    std::str::from_utf8(text).ok()
 }
 
 /// Checks the name of a namespace; returns an error text if it is not valid.

@@ -43,7 +43,7 @@ use crate::journal::{AddResult, RecordBuilder};
 use crate::namespaces::{Policies, SamplingPolicy};
 use crate::table::lanes::{fits_lanes, is_lane_sized};
 use crate::table::locks::ShardLocks;
-use crate::table::sampler::sampled_delta;
+use crate::table::sampler::{SampledAdd, sample_add};
 use crate::table::{Residency, Table};
 
 /// One run: the locked shards, and the record of their changes.
@@ -168,8 +168,11 @@ impl Run<'_, '_> {
         let hash = self.table.hash(name.bytes());
         match sampling.p_at(value) {
             1 => Ok(Some(delta)),
-            p => sampled_delta(self.locks.shard(self.table.shard_of(hash)).sampler(), p, value, delta)
-                .ok_or(Refusal::Overflow),
+            p => match sample_add(self.locks.shard(self.table.shard_of(hash)).sampler(), p, value, delta) {
+                SampledAdd::Delta(delta) => Ok(Some(delta)),
+                SampledAdd::NoEvent => Ok(None),
+                SampledAdd::Overflow => Err(Refusal::Overflow),
+            },
         }
     }
 

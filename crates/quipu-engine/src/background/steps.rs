@@ -42,7 +42,7 @@ impl<'e> Steps<'e> {
 
     /// Second half of a commit: makes the written records durable.
     pub fn sync(&self) {
-        self.core.journal.sync();
+        self.core.journal.sync_written();
     }
 
     /// Returns true if replies that wait for this position may leave.

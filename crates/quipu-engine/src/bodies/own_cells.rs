@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use quipu_model::shared::body::{INCARNATION_BODIES_MAX, body_number, incarnation_shard, is_body_shard};
 use quipu_model::shared::{CellId, NODE_INCARNATION, OwnValue, PendingExpiry, Put, RowVersion, Seq, Shard};
+use quipu_model::varint::{put_varint, put_wide_zigzag, take_wide_varint, take_wide_zigzag};
 use quipu_model::{Epoch, Incarnation, Millis, NodeId, Writer};
 
 /// Most cells of older incarnations that one counter may have besides its present shards. Each is a
@@ -307,7 +308,7 @@ impl OwnCells {
     /// Encodes the cells.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1 + self.cells.len() * 40);
-        put_varint(&mut out, self.cells.len() as u128);
+        put_varint(&mut out, self.cells.len() as u64);
         for OwnCell { incarnation, shard, seq, own, settled, confirmed, .. } in &self.cells {
             let flag = |condition, flag| if condition { flag } else { 0 };
             // For a settled cell it equals the total.
@@ -323,29 +324,29 @@ impl OwnCells {
                     | flag(confirmed.is_some(), HAS_CONFIRMED),
             );
             out.extend_from_slice(&incarnation.0.to_le_bytes());
-            put_varint(&mut out, u128::from(shard.0));
-            put_varint(&mut out, u128::from(seq.0));
+            put_varint(&mut out, u64::from(shard.0));
+            put_varint(&mut out, seq.0);
             if own.epoch != Epoch::FIRST {
                 put_epoch(&mut out, own.epoch);
             }
-            put_value(&mut out, own.value);
+            put_wide_zigzag(&mut out, own.value);
             if own.total != own.value {
-                put_value(&mut out, own.total);
+                put_wide_zigzag(&mut out, own.total);
             }
             if own.expired_seq != Seq(0) {
-                put_varint(&mut out, u128::from(own.expired_seq.0));
+                put_varint(&mut out, own.expired_seq.0);
             }
             if let Some(confirmed) = confirmed {
-                put_value(&mut out, confirmed);
+                put_wide_zigzag(&mut out, confirmed);
             }
             if let Some(at) = own.expires_at {
-                put_varint(&mut out, u128::from(at.0));
+                put_varint(&mut out, at.0);
             }
             if let Some(PendingExpiry { epoch, value, expires_at, seq }) = own.pending_expiry {
                 put_epoch(&mut out, epoch);
-                put_value(&mut out, value);
-                put_varint(&mut out, u128::from(expires_at.0));
-                put_varint(&mut out, u128::from(seq.0));
+                put_wide_zigzag(&mut out, value);
+                put_varint(&mut out, expires_at.0);
+                put_varint(&mut out, seq.0);
             }
         }
         out
@@ -354,28 +355,28 @@ impl OwnCells {
     /// Decodes the cells; `None` if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<OwnCells> {
         let mut rest = bytes;
-        let count = usize::try_from(take_varint(&mut rest)?).ok()?;
+        let count = usize::try_from(take_wide_varint(&mut rest)?).ok()?;
         let mut cells = Vec::new();
         for _ in 0..count {
             let flags = take_bytes(&mut rest, 1)?[0];
             let incarnation = Incarnation(take_u64(&mut rest)?);
-            let shard = Shard(u16::try_from(take_varint(&mut rest)?).ok()?);
+            let shard = Shard(u16::try_from(take_wide_varint(&mut rest)?).ok()?);
             let seq = Seq(take_number(&mut rest)?);
             let epoch = if flags & HAS_EPOCH != 0 { take_epoch(&mut rest)? } else { Epoch::FIRST };
-            let value = take_value(&mut rest)?;
-            let total = if flags & HAS_TOTAL != 0 { take_value(&mut rest)? } else { value };
+            let value = take_wide_zigzag(&mut rest)?;
+            let total = if flags & HAS_TOTAL != 0 { take_wide_zigzag(&mut rest)? } else { value };
             let let_go = Seq(if flags & HAS_LET_GO != 0 { take_number(&mut rest)? } else { 0 });
             let settled = flags & SETTLED != 0;
             let confirmed = match flags & HAS_CONFIRMED != 0 {
                 // Only one encoding is valid, so equal cells always have equal bytes.
-                true => Some(take_value(&mut rest)?).filter(|confirmed| !settled && *confirmed != 0)?,
+                true => Some(take_wide_zigzag(&mut rest)?).filter(|confirmed| !settled && *confirmed != 0)?,
                 false if settled && is_body_shard(incarnation, shard) => i128::from(seq.0),
                 false if settled => total,
                 false => 0,
             };
             let expires_at = if flags & HAS_EXPIRY != 0 { Some(Millis(take_number(&mut rest)?)) } else { None };
             let lapsed = if flags & HAS_LAPSED != 0 {
-                let (epoch, value) = (take_epoch(&mut rest)?, take_value(&mut rest)?);
+                let (epoch, value) = (take_epoch(&mut rest)?, take_wide_zigzag(&mut rest)?);
                 let (expires_at, seq) = (Millis(take_number(&mut rest)?), Seq(take_number(&mut rest)?));
                 Some(PendingExpiry { epoch, value, expires_at, seq })
             } else {
@@ -397,49 +398,16 @@ impl OwnCells {
 }
 
 fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
-    put_varint(out, u128::from(epoch.millis));
+    put_varint(out, epoch.millis);
     out.extend_from_slice(&epoch.node.0.to_le_bytes());
-}
-
-fn put_value(out: &mut Vec<u8>, value: i128) {
-    put_varint(out, ((value << 1) ^ (value >> 127)) as u128);
-}
-
-fn put_varint(out: &mut Vec<u8>, mut number: u128) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
 }
 
 fn take_epoch(rest: &mut &[u8]) -> Option<Epoch> {
     Some(Epoch { millis: take_number(rest)?, node: NodeId(take_u64(rest)?) })
 }
 
-fn take_value(rest: &mut &[u8]) -> Option<i128> {
-    let number = take_varint(rest)?;
-    Some((number >> 1) as i128 ^ -((number & 1) as i128))
-}
-
 fn take_number(rest: &mut &[u8]) -> Option<u64> {
-    u64::try_from(take_varint(rest)?).ok()
-}
-
-fn take_varint(rest: &mut &[u8]) -> Option<u128> {
-    let mut number = 0u128;
-    for shift in (0..128).step_by(7) {
-        let byte = take_bytes(rest, 1)?[0];
-        let bits = u128::from(byte & 0x7f);
-        if shift == 126 && bits > 3 {
-            return None;
-        }
-        number |= bits << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
+    u64::try_from(take_wide_varint(rest)?).ok()
 }
 
 fn take_u64(rest: &mut &[u8]) -> Option<u64> {

@@ -40,7 +40,7 @@ impl CommitFuture<'_> {
                     // On a slow disk the background thread syncs. The worker goes on with commands
                     // that need no sync.
                     Some(signals) if journal.is_slow() && !signals.is_stopped() => signals.request_sync(),
-                    _ => journal.sync(),
+                    _ => journal.sync_written(),
                 }
             }
             journal.has_reached(self.wait)

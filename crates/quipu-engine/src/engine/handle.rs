@@ -136,7 +136,7 @@ impl Handle {
 
 impl Turn<'_> {
     /// Adds without returning the value. [`Turn::flush`] waits for its durability.
-    pub fn count(&mut self, handle: &Handle, delta: i64) -> Result<AddOutcome, Load> {
+    pub fn add_by_handle(&mut self, handle: &Handle, delta: i64) -> Result<AddOutcome, Load> {
         self.add_to_lanes(&handle.lanes, delta)
     }
 

@@ -70,6 +70,7 @@
 
 use std::fmt;
 
+use quipu_model::varint::{self, put_varint, put_zigzag};
 use quipu_model::{
     Epoch, Incarnation, Millis, NAMESPACE_BYTES_MAX, NAMESPACE_SETTINGS_BYTES_MAX, Namespace, NodeId, StoredReply,
     Writer,
@@ -636,18 +637,6 @@ fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
     out.extend_from_slice(&epoch.node.0.to_le_bytes());
 }
 
-fn put_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn put_zigzag(out: &mut Vec<u8>, number: i64) {
-    put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
-}
-
 fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<Entry<'a>, UnknownEntry> {
     let tag = take_bytes(rest, 1)?[0];
     let known = match tag & TYPE_MASK {
@@ -752,36 +741,12 @@ fn take_epoch(rest: &mut &[u8]) -> Result<Epoch, UnknownEntry> {
 
 #[inline]
 fn take_varint(rest: &mut &[u8]) -> Result<u64, UnknownEntry> {
-    match *rest {
-        [byte, behind @ ..] if *byte < 0x80 => {
-            *rest = behind;
-            Ok(u64::from(*byte))
-        }
-        _ => take_long_varint(rest),
-    }
-}
-
-fn take_long_varint(rest: &mut &[u8]) -> Result<u64, UnknownEntry> {
-    let mut number = 0u64;
-    for (index, byte) in rest.iter().take(10).enumerate() {
-        let bits = u64::from(byte & 0x7f);
-        // The tenth byte has one bit left.
-        if index == 9 && bits > 1 {
-            return Err(UnknownEntry);
-        }
-        number |= bits << (7 * index);
-        if byte & 0x80 == 0 {
-            *rest = &rest[index + 1..];
-            return Ok(number);
-        }
-    }
-    Err(UnknownEntry)
+    varint::take_varint(rest).ok_or(UnknownEntry)
 }
 
 #[inline]
 fn take_zigzag(rest: &mut &[u8]) -> Result<i64, UnknownEntry> {
-    let number = take_varint(rest)?;
-    Ok((number >> 1) as i64 ^ -((number & 1) as i64))
+    varint::take_zigzag(rest).ok_or(UnknownEntry)
 }
 
 fn take_u64(rest: &mut &[u8]) -> Result<u64, UnknownEntry> {

@@ -5,7 +5,7 @@
 //!
 //! A commit has two steps, for all filled records. One thread at a time does each step:
 //! 1. [`Journal::write_filled`] chains the records and writes them to the file.
-//! 2. [`Journal::sync`] makes the written bytes durable.
+//! 2. [`Journal::sync_written`] makes the written bytes durable.
 //!
 //! A thread that finds a step taken goes on with other work and is woken afterwards.
 //!
@@ -323,7 +323,7 @@ impl Journal {
     }
 
     /// Makes all written records durable. Does nothing if another thread is syncing.
-    pub fn sync(&self) {
+    pub fn sync_written(&self) {
         let Some(sync_guard) = try_lock(&self.sync_lock) else { return };
         let (from, to) = (self.synced(), self.written());
         if from < to && self.failure_reason.get().is_none() {

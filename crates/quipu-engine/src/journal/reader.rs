@@ -136,7 +136,7 @@ pub fn open_control(vfs: &dyn Vfs, dir: &Path) -> Result<Option<ControlFile>, Jo
 }
 
 /// Reads every record from the start to the tail and passes each to `visit`.
-pub fn replay(
+pub fn visit_records(
     vfs: &dyn Vfs,
     control: &ControlState,
     segments: &[Segment],

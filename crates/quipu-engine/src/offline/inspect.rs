@@ -8,7 +8,7 @@ use crate::base::sync::Arc;
 use crate::core::watermark::Watermark;
 use crate::journal::control::{ControlFile, ControlState, SLOT_BYTES};
 use crate::journal::format::Position;
-use crate::journal::reader::{Record, Tail, find_segments, open_control, replay};
+use crate::journal::reader::{Record, Tail, find_segments, open_control, visit_records};
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError, io_error};
 use crate::recovery::open::OpenError;
@@ -125,7 +125,7 @@ fn inspect_directory(
     let opened = open_ledger();
     if opened.is_err() {
         // The server would stop here, but the extent of the intact journal is worth knowing.
-        let _ = replay(vfs, &control, &segments, |record| {
+        let _ = visit_records(vfs, &control, &segments, |record| {
             let index = segments.partition_point(|segment| segment.end <= record.position);
             inspection.segments[index].1 += 1;
             inspection.records += 1;

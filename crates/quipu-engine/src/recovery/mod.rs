@@ -22,7 +22,7 @@ use crate::core::FlushMark;
 use crate::core::watermark::Watermark;
 use crate::journal::control::ControlState;
 use crate::journal::format::{Entry, Position};
-use crate::journal::reader::{Record, Tail, damage_at, replay};
+use crate::journal::reader::{Record, Tail, damage_at, visit_records};
 use crate::journal::segments::Segment;
 use crate::journal::{Damage, JournalError};
 use crate::namespaces::{
@@ -130,7 +130,7 @@ pub(crate) fn recover(
     };
     let restored = ReplayTarget::new(&table, ledger, dir, segments, &watermark);
     let (read, restored) = replay_parallel(&restored, threads, |batches| {
-        replay(vfs, control, segments, |record| {
+        visit_records(vfs, control, segments, |record| {
             visit(record)?;
             journal_replay.replay_record(record, batches)
         })

@@ -357,7 +357,7 @@ fn begin_incarnation(core: &Core, sampling: &[(Box<[u8]>, SamplingRecord)]) -> R
     let position = journal.reserve(record.len());
     journal.fill([(position, &builder.bytes()[record])]);
     journal.write_filled();
-    journal.sync();
+    journal.sync_written();
     journal.reserve_start_room();
     step!("begun");
     match journal.failure() {

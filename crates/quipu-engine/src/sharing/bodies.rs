@@ -104,6 +104,26 @@ pub(super) fn merge_sketch(into: Option<Sketch>, other: Sketch, key: &Key) -> Re
     }
 }
 
+/// The part of an incarnation's body that is not in its folded body.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned")]
+enum FoldRemainder {
+    /// The part cannot be told from the folded one.
+    Unknown,
+    /// The folded body includes the whole body, or there is none.
+    Nothing,
+    /// This part.
+    Part(Sketch),
+}
+
+impl FoldRemainder {
+    fn into_part(self) -> Option<Sketch> {
+        match self {
+            FoldRemainder::Part(part) => Some(part),
+            FoldRemainder::Nothing | FoldRemainder::Unknown => None,
+        }
+    }
+}
+
 impl SharedCounter<'_> {
     /// Takes out the own body with this number for the duration of `work`.
     pub(super) fn with_body<T>(&mut self, number: u16, work: impl FnOnce(&mut Self) -> T) -> T {
@@ -149,25 +169,27 @@ impl SharedCounter<'_> {
         moved
     }
 
-    /// The part of an incarnation's body that is not in its folded body; `None` if unknown.
-    fn delta_since_fold(&self, cell: &OwnCell, row: &Snapshot) -> Option<Option<Sketch>> {
-        let spent = row.spent.get(&cell.id(self.node))?;
+    /// The part of an incarnation's body that is not in its folded body.
+    fn delta_since_fold(&self, cell: &OwnCell, row: &Snapshot) -> FoldRemainder {
+        let Some(spent) = row.spent.get(&cell.id(self.node)) else { return FoldRemainder::Unknown };
         let Some(body) = self.body.as_ref().filter(|_| cell.own.has_value && spent.seq < cell.seq) else {
-            return Some(None);
+            return FoldRemainder::Nothing;
         };
         let folded = match spent.epoch.cmp(&cell.own.epoch) {
             Ordering::Equal => u64::try_from(spent.value).unwrap_or(0),
             // The whole body was counted under an epoch that the store did not know then.
             Ordering::Less => 0,
-            Ordering::Greater => return None,
+            Ordering::Greater => return FoldRemainder::Unknown,
         };
         // A successor may have put a state from the middle of an unsettled delta.
         let changes = body.unsettled().filter(|changes| changes.has_boundary(folded));
         match changes.map(|changes| changes.delta_after(folded, body.version)) {
-            _ if folded >= body.version => Some(None),
-            _ if folded == 0 => Some(Some(body.sketch().clone())),
-            Some(CarriedDelta::Since(deltas)) => Some(self.merge_deltas(deltas)),
-            _ => None,
+            _ if folded >= body.version => FoldRemainder::Nothing,
+            _ if folded == 0 => FoldRemainder::Part(body.sketch().clone()),
+            Some(CarriedDelta::Since(deltas)) => {
+                self.merge_deltas(deltas).map_or(FoldRemainder::Nothing, FoldRemainder::Part)
+            }
+            _ => FoldRemainder::Unknown,
         }
     }
 
@@ -241,7 +263,7 @@ impl SharedCounter<'_> {
         let (row, id, present) = (&fetched.snapshot, cell.id(self.node), cell.incarnation == self.incarnation);
         let nothing = FollowUp::default();
         let after_fold = is_folded(row, id).then(|| self.delta_since_fold(cell, row));
-        if let Some(None) = &after_fold {
+        if let Some(FoldRemainder::Unknown) = &after_fold {
             // A fold cannot be undone, and it includes some of this body. So it is, for every
             // authorised successor, and nothing of the body can be shown.
             return (true, FollowUp { forgotten: Some(cell.incarnation), ..nothing });
@@ -266,7 +288,7 @@ impl SharedCounter<'_> {
             if present {
                 return (true, FollowUp { is_retired: true, ..nothing });
             }
-            self.inherited.extend(remainder.flatten());
+            self.inherited.extend(remainder.into_part());
             return (false, nothing);
         }
         if row.is_due(fetched.at) || row.epoch < cell.own.epoch {
@@ -542,7 +564,7 @@ impl SharedCounter<'_> {
             let (id, goes_on) = (cell.id(self.node), [NODE_INCARNATION, self.incarnation].contains(&cell.incarnation));
             if is_folded(row, id) {
                 let remainder = self.with_body(cell.body_number(), |counter| counter.delta_since_fold(&cell, row));
-                parts.sketches.extend(remainder.flatten().map(|remainder| (remainder, row.epoch)));
+                parts.sketches.extend(remainder.into_part().map(|remainder| (remainder, row.epoch)));
                 continue;
             }
             let is_superseded = !goes_on && row.newest(id).is_some_and(|newest| newest > cell.seq);

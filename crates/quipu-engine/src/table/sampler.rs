@@ -20,18 +20,32 @@ pub struct EventSampler {
     pub events: u64,
 }
 
-/// The delta of a sampled add to a count of this value, at a rate of one in `p`. Outer `None`: the
-/// add overflows; this does not depend on the random draw, which then is not made. Core `None`: no
-/// event is taken.
-pub fn sampled_delta(sampler: &mut EventSampler, p: u32, value: i64, delta: i64) -> Option<Option<i64>> {
+/// Effect of a sampled add.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SampledAdd {
+    /// The count rises by this delta.
+    Delta(i64),
+    /// No event is taken.
+    NoEvent,
+    /// The add overflows. This does not depend on the random draw, which then is not made.
+    Overflow,
+}
+
+/// Samples an add to a count of this value, at a rate of one in `p`.
+pub fn sample_add(sampler: &mut EventSampler, p: u32, value: i64, delta: i64) -> SampledAdd {
     // At most one more event is taken than there are whole p.
-    value.checked_add(delta)?.checked_add(i64::from(p))?;
+    if value.checked_add(delta).and_then(|sum| sum.checked_add(i64::from(p))).is_none() {
+        return SampledAdd::Overflow;
+    }
     match u64::try_from(delta) {
         // An add of 0, or a permitted decrement, is not sampled.
-        Err(_) | Ok(0) => Some(Some(delta)),
+        Err(_) | Ok(0) => SampledAdd::Delta(delta),
         Ok(events) => match sampler.sample(p, events) {
-            0 => Some(None),
-            taken => Some(Some(i64::try_from(taken).ok()?.checked_mul(i64::from(p))?)),
+            0 => SampledAdd::NoEvent,
+            taken => {
+                let delta = i64::try_from(taken).ok().and_then(|taken| taken.checked_mul(i64::from(p)));
+                delta.map_or(SampledAdd::Overflow, SampledAdd::Delta)
+            }
         },
     }
 }

@@ -573,7 +573,7 @@ fn what_was_begun_before_a_change_is_admitted_anew() {
             }
         }),
         Box::new(|turn| drop(turn.run_once(&Identity::token(b"p", b"1").unwrap(), &[add("m:once")]).unwrap())),
-        Box::new(|turn| assert_eq!(turn.count(&handle, 1), Ok(quipu_engine::AddOutcome::Added))),
+        Box::new(|turn| assert_eq!(turn.add_by_handle(&handle, 1), Ok(quipu_engine::AddOutcome::Added))),
     ];
     for (index, begun) in begun.iter().enumerate() {
         engine.put_namespace("m", durable(Durability::Memory)).unwrap();

@@ -193,12 +193,12 @@ impl ReplyReader {
                     b'=' => BulkKind::Text,
                     _ => BulkKind::Error,
                 };
-                match length(rest).ok_or_else(|| malformed(line))? {
-                    None => ReplyStep::Value(Value::Null),
-                    Some(length) if length > REPLY_BYTES_MAX - self.bytes.min(REPLY_BYTES_MAX) => {
+                match parse_length(rest).ok_or_else(|| malformed(line))? {
+                    AnnouncedLength::Null => ReplyStep::Value(Value::Null),
+                    AnnouncedLength::Length(length) if length > REPLY_BYTES_MAX - self.bytes.min(REPLY_BYTES_MAX) => {
                         return Err(ReplyError::TooLong);
                     }
-                    Some(length) => {
+                    AnnouncedLength::Length(length) => {
                         self.bulk = Some((bulk, length));
                         ReplyStep::Nothing
                     }
@@ -212,9 +212,9 @@ impl ReplyReader {
                     b'>' => ListKind::Push,
                     _ => ListKind::Attribute,
                 };
-                match length(rest).ok_or_else(|| malformed(line))? {
-                    None => ReplyStep::Value(Value::Null),
-                    Some(length) => self.begin(list, length)?,
+                match parse_length(rest).ok_or_else(|| malformed(line))? {
+                    AnnouncedLength::Null => ReplyStep::Value(Value::Null),
+                    AnnouncedLength::Length(length) => self.begin(list, length)?,
                 }
             }
             _ => return Err(malformed(line)),
@@ -299,11 +299,17 @@ impl OpenList {
     }
 }
 
-/// Reads a length; `Some(None)` for a null.
-fn length(digits: &[u8]) -> Option<Option<usize>> {
+/// The length that a line announces for a string or a list.
+enum AnnouncedLength {
+    Null,
+    Length(usize),
+}
+
+/// Parses a length; `None` if it is malformed.
+fn parse_length(digits: &[u8]) -> Option<AnnouncedLength> {
     match parse::<i64>(digits)? {
-        -1 => Some(None),
-        length => usize::try_from(length).ok().map(Some),
+        -1 => Some(AnnouncedLength::Null),
+        length => usize::try_from(length).ok().map(AnnouncedLength::Length),
     }
 }
 

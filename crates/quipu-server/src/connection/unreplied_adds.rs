@@ -61,7 +61,7 @@ impl UnrepliedAdds {
             }
         };
         let cached = &mut self.handles[at];
-        Ok(match turn.count(&cached.handle, delta)? {
+        Ok(match turn.add_by_handle(&cached.handle, delta)? {
             AddOutcome::Refused(refusal) => Reply::Refused(refusal),
             // Without a reply the client knows no more than: applied once or not at all.
             AddOutcome::Added | AddOutcome::Unknown => {

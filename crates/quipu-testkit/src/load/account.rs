@@ -157,14 +157,16 @@ impl LoadAccount {
             }
             Some(_) => self.tally.acked += 1,
         }
-        // Values in the reply, one per counter, in order.
-        let shown: Option<Option<(u64, Vec<Option<i64>>)>> = match &reply {
-            None => Some(None),
-            Some((at, value)) => numbers(value).map(|numbers| Some((*at, numbers))),
+        let shown = match &reply {
+            None => ShownValues::NoReply,
+            Some((at, value)) => match numbers(value) {
+                Ok(values) => ShownValues::Values { at: *at, values },
+                Err(NotNumeric) => ShownValues::NotNumeric,
+            },
         };
         let call = |act: AddAction, index: usize| {
             let outcome = match &shown {
-                Some(Some((at, values))) => {
+                ShownValues::Values { at, values } => {
                     CallOutcome::Acked { at: *at, value: values.get(index).copied().flatten().unwrap_or(0) }
                 }
                 _ => CallOutcome::Unknown,
@@ -174,7 +176,7 @@ impl LoadAccount {
         match &request {
             LoadRequest::Own { steps } => return self.add_owned_request(client, steps, invoked, reply),
             LoadRequest::ReadForeign { owner, key } => {
-                if let Some(Some((at, values))) = &shown {
+                if let ShownValues::Values { at, values } = &shown {
                     let value = values.first().copied().flatten();
                     let foreign_read = ForeignRead { key: owned_key(*owner, *key), invoked, acked: *at, value };
                     self.owned[*owner].push_foreign_read(foreign_read);
@@ -199,7 +201,7 @@ impl LoadAccount {
                 for (index, counter) in self.pairs[*pair].iter_mut().enumerate() {
                     counter.push(call(act, index));
                 }
-                if let Some(Some((_, values))) = &shown {
+                if let ShownValues::Values { values, .. } = &shown {
                     let mut values: Vec<i64> = values.iter().map(|value| value.unwrap_or(0)).collect();
                     values.iter_mut().skip(1).for_each(|value| *value -= self.offsets[*pair]);
                     let [a, b] = pair_keys(*pair);
@@ -207,7 +209,12 @@ impl LoadAccount {
                 }
             }
         }
-        if shown.is_none_or(|shown| shown.is_some_and(|(_, values)| values.len() != expected_values(&request))) {
+        let is_expected = match shown {
+            ShownValues::NoReply => true,
+            ShownValues::Values { values, .. } => values.len() == expected_values(&request),
+            ShownValues::NotNumeric => false,
+        };
+        if !is_expected {
             self.add_violation(format!("client {client}"), format!("{request:?} was answered {reply:?}"));
         }
     }
@@ -258,16 +265,29 @@ fn expected_values(request: &LoadRequest) -> usize {
     }
 }
 
-/// Values in a reply, nil for an absent counter; `None` if the reply has another form.
-fn numbers(value: &Value) -> Option<Vec<Option<i64>>> {
+/// Values of counters in a reply.
+enum ShownValues {
+    /// No reply came.
+    NoReply,
+    /// One value per counter, in order; `None` for an absent counter.
+    Values { at: u64, values: Vec<Option<i64>> },
+    /// The reply has another form.
+    NotNumeric,
+}
+
+/// A reply that has another form than the values of counters.
+struct NotNumeric;
+
+/// Values in a reply, `None` for an absent counter.
+fn numbers(value: &Value) -> Result<Vec<Option<i64>>, NotNumeric> {
     match value {
         Value::Array(elements) => elements.iter().map(number).collect(),
         single => number(single).map(|number| vec![number]),
     }
 }
 
-fn number(value: &Value) -> Option<Option<i64>> {
-    if value.is_nil() { Some(None) } else { value.number().map(Some) }
+fn number(value: &Value) -> Result<Option<i64>, NotNumeric> {
+    if value.is_nil() { Ok(None) } else { value.number().map(Some).ok_or(NotNumeric) }
 }
 
 /// The reply as the model's type; `None` if this step cannot have it.
@@ -276,7 +296,7 @@ fn reply_to(step: &SequenceStep, value: &Value) -> Option<Reply> {
         StepAction::Set(_) | StepAction::SetUntil(..) | StepAction::SetFor(..) => {
             (*value == Value::Simple("OK".to_owned())).then_some(Reply::Ok)
         }
-        StepAction::Swap(_) | StepAction::Take | StepAction::Read => number(value).map(Reply::Value),
+        StepAction::Swap(_) | StepAction::Take | StepAction::Read => number(value).ok().map(Reply::Value),
         StepAction::Add(_)
         | StepAction::Delete
         | StepAction::ExpireAt(_)
@@ -290,7 +310,7 @@ fn reply_to(step: &SequenceStep, value: &Value) -> Option<Reply> {
 
 fn read_value(client: &mut RespConnection, key: &str) -> io::Result<Option<i64>> {
     let reply = client.call(&["GET", key])?;
-    number(&reply).ok_or_else(|| unexpected_reply(key, &reply))
+    number(&reply).map_err(|NotNumeric| unexpected_reply(key, &reply))
 }
 
 /// Every existing counter of a client, with its expiry.

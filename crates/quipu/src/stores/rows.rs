@@ -84,7 +84,11 @@ pub fn read_rows(store: &dyn Store, names: Vec<Box<[u8]>>) -> anyhow::Result<Vec
             let answer = match answer {
                 Err(_) => {
                     let name = parse_name(&name)?;
-                    retry_read(store, || store.read(name))?
+                    match retry_read(store, || store.read(name)) {
+                        Err(ReadFailure::NoAnswer(error)) => return Err(error),
+                        Err(ReadFailure::Unreadable(error)) => Err(error),
+                        Ok(row) => Ok(row),
+                    }
                 }
                 answer => answer,
             };
@@ -107,30 +111,38 @@ pub fn require_readable((name, row): NamedRow) -> anyhow::Result<(Box<[u8]>, Fet
 /// A row that must be readable, and the bodies beside it.
 pub fn read_bodies(store: &dyn Store, name: &[u8]) -> anyhow::Result<RowWithBodies> {
     let read = parse_name(name)?;
-    let answer = match block_on(store.read_bodies(read)) {
-        Err(_) => retry_read(store, || store.read_bodies(read))?,
-        answer => answer,
-    };
-    answer.with_context(|| unreadable_message(name))
+    if let Ok(row) = block_on(store.read_bodies(read)) {
+        return Ok(row);
+    }
+    retry_read(store, || store.read_bodies(read)).map_err(|failure| match failure {
+        ReadFailure::NoAnswer(error) => error,
+        ReadFailure::Unreadable(error) => anyhow!(error).context(unreadable_message(name)),
+    })
 }
 
 fn unreadable_message(name: &[u8]) -> String {
     format!("read the row of {}; `quipu audit --store` lists what is damaged", crate::terminal::format_name(name))
 }
 
+/// Reason why a repeated read has failed.
+enum ReadFailure {
+    /// The store does not answer.
+    NoAnswer(anyhow::Error),
+    /// The store answers, but this row is unreadable.
+    Unreadable(StoreError),
+}
+
 /// Reads an unreadable row again. A store that returns the time is up, so then the row is the
 /// cause.
-fn retry_read<'a, T>(
-    store: &'a dyn Store,
-    read: impl Fn() -> StoreFuture<'a, T>,
-) -> anyhow::Result<Result<T, StoreError>> {
+fn retry_read<'a, T>(store: &'a dyn Store, read: impl Fn() -> StoreFuture<'a, T>) -> Result<T, ReadFailure> {
     let mut tries = 0;
     loop {
-        call_with_retry(|| store.clock()).context("the store does not answer")?;
+        let up = call_with_retry(|| store.clock()).context("the store does not answer");
+        up.map_err(ReadFailure::NoAnswer)?;
         tries += 1;
         match block_on(read()) {
             Err(_) if tries < TRIES => {}
-            answer => return Ok(answer),
+            answer => return answer.map_err(ReadFailure::Unreadable),
         }
     }
 }

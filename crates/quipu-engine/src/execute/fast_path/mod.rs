@@ -23,7 +23,7 @@ use crate::journal::RecordBuilder;
 use crate::journal::format::{ENTRY_BYTES_MAX, Entry, PriorExistence, RECORD_OVERHEAD_BYTES_MAX};
 use crate::namespaces::{Policies, Policy};
 use crate::table::locks::ShardLocks;
-use crate::table::sampler::sampled_delta;
+use crate::table::sampler::{SampledAdd, sample_add};
 use crate::table::slots::names_equal;
 use crate::table::{Residency, Shard};
 
@@ -355,9 +355,10 @@ impl<'a> KeyBatch<'a> {
         let p = sampling.p_at(self.value);
         if p > 1 {
             self.sum.checked_add(delta)?.checked_add(i64::from(p))?;
-            match sampled_delta(held.nth(self.shard_index).sampler(), p, self.value, delta)? {
-                Some(delta) => self.run(Some(delta)),
-                None => Some(SimpleReply::Added(self.value)),
+            match sample_add(held.nth(self.shard_index).sampler(), p, self.value, delta) {
+                SampledAdd::Delta(delta) => self.run(Some(delta)),
+                SampledAdd::NoEvent => Some(SimpleReply::Added(self.value)),
+                SampledAdd::Overflow => None,
             }
         } else {
             self.run(Some(delta))

@@ -50,6 +50,14 @@ struct Mutation<'m, 'a> {
     claim: Option<&'m ClaimRecord>,
 }
 
+/// Result of the look-up of a token.
+enum TokenCheck<'e> {
+    /// The mutation is new; its locks are still held.
+    New(ShardLocks<'e>),
+    /// The reply to a repeat, or to a token of another mutation. The locks are released.
+    Known(Reply),
+}
+
 impl<'e> Turn<'e> {
     /// Admits and applies one mutation, or several plain sets as one (replies `Ok`), under a token,
     /// unless it was applied before. `Err`: counters are not resident, or the shared store must
@@ -84,7 +92,10 @@ impl<'e> Turn<'e> {
         let commands = std::slice::from_ref(command);
         let mutation = self.build_mutation(identity, commands, None).ok()?;
         let locks = ShardLocks::lock_one(&self.engine.table, mutation.shard);
-        self.check_token(locks, &mutation).err()
+        match self.check_token(locks, &mutation) {
+            TokenCheck::New(_) => None,
+            TokenCheck::Known(reply) => Some(reply),
+        }
     }
 
     fn try_once(
@@ -131,8 +142,8 @@ impl<'e> Turn<'e> {
         let mutation = self.build_mutation(identity, commands, claim)?;
         let shard = mutation.shard;
         // A retry needs no room and no counters.
-        if let Err(known_reply) = self.check_token(ShardLocks::lock_one(&engine.table, shard), &mutation) {
-            return Ok(Some(known_reply));
+        if let TokenCheck::Known(reply) = self.check_token(ShardLocks::lock_one(&engine.table, shard), &mutation) {
+            return Ok(Some(reply));
         }
         let outcome_bytes: usize = commands.iter().map(outcome_bytes_max).sum();
         if outcome_bytes > STORED_REPLY_BYTES_MAX {
@@ -156,8 +167,8 @@ impl<'e> Turn<'e> {
             return Ok(None);
         }
         match self.check_token(locks, &mutation) {
-            Ok(locks) => self.apply_once(locks, &mutation).map(Some),
-            Err(known_reply) => Ok(Some(known_reply)),
+            TokenCheck::New(locks) => self.apply_once(locks, &mutation).map(Some),
+            TokenCheck::Known(reply) => Ok(Some(reply)),
         }
     }
 
@@ -172,8 +183,8 @@ impl<'e> Turn<'e> {
         windows.max().unwrap_or_default()
     }
 
-    /// Returns the locks if the mutation is new, otherwise the reply to it.
-    fn check_token(&mut self, mut locks: ShardLocks<'e>, mutation: &Mutation<'_, '_>) -> Result<ShardLocks<'e>, Reply> {
+    /// Looks up the token of a mutation; its shard is held.
+    fn check_token(&mut self, mut locks: ShardLocks<'e>, mutation: &Mutation<'_, '_>) -> TokenCheck<'e> {
         let tokens = &self.engine.tokens;
         let &Mutation { identity, key, digest, window, .. } = mutation;
         let token_index = locks.shard(mutation.shard).tokens();
@@ -182,7 +193,7 @@ impl<'e> Turn<'e> {
             false => tokens.check_and_find(token_index, identity, (key, digest), self.now, window),
         };
         let known_reply = match lookup {
-            Ok(TokenLookup::New) => return Ok(locks),
+            Ok(TokenLookup::New) => return TokenCheck::New(locks),
             Ok(TokenLookup::Repeat(outcome)) => {
                 tokens.record_hit();
                 outcome.to_reply()
@@ -191,7 +202,7 @@ impl<'e> Turn<'e> {
         };
         self.open_run = Some(OpenRun::new(locks, mutation.durability));
         self.end_run();
-        Err(known_reply)
+        TokenCheck::Known(known_reply)
     }
 
     /// Applies a new mutation and records its token, in one record.

@@ -15,13 +15,13 @@ use crate::table::Shard;
 use crate::table::locks::ShardLocks;
 
 /// Most commands of a run, so that a long pipeline on one counter does not lock out other workers.
-const RUN_COMMANDS_MAX: usize = 64;
+const RUN_COMMANDS_MAX: u32 = 64;
 
 /// The present run of a turn.
 pub(crate) struct OpenRun<'e> {
     pub(crate) locks: ShardLocks<'e>,
     /// Number of its commands; simple commands and transactions do not count.
-    commands: usize,
+    commands: u32,
     /// Strictest durability among its replies.
     durability: Durability,
     /// It contains a flush.

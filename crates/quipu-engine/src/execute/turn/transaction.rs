@@ -20,6 +20,16 @@ use crate::table::locks::ShardLocks;
 /// all are in memory until the reply is written.
 const STRINGS_BYTES_MAX: usize = 1 << 20;
 
+/// Outcome of one attempt at a transaction.
+enum TransactionAttempt {
+    /// All commands were applied.
+    Applied(Vec<Reply>),
+    /// A watched counter has changed: nothing was applied.
+    WatchChanged,
+    /// The policies changed meanwhile, or sketch bodies need more room: nothing was applied.
+    NotAdmitted,
+}
+
 impl Turn<'_> {
     /// Applies several commands atomically: no reader sees a part of them, and a crash keeps all or
     /// none. Refusals are per command, as in Redis. `None` if a watched counter has changed; `Err`
@@ -33,20 +43,20 @@ impl Turn<'_> {
         self.check_shared(commands, watches)?;
         let mut bodies_bytes = 0;
         loop {
-            if let Some(replies) = self.try_transaction(commands, watches, &mut bodies_bytes)? {
-                return Ok(replies);
+            match self.try_transaction(commands, watches, &mut bodies_bytes)? {
+                TransactionAttempt::Applied(replies) => return Ok(Some(replies)),
+                TransactionAttempt::WatchChanged => return Ok(None),
+                TransactionAttempt::NotAdmitted => {}
             }
         }
     }
 
-    /// `None` if the policies changed meanwhile, or sketch bodies need more room: then nothing was
-    /// applied.
     fn try_transaction(
         &mut self,
         commands: &[Command<'_>],
         watches: &[WatchedVersion],
         bodies_bytes: &mut usize,
-    ) -> Result<Option<Option<Vec<Reply>>>, NotRun> {
+    ) -> Result<TransactionAttempt, NotRun> {
         let (mut shards, mut bytes, mut joint_durability) = (Vec::new(), *bodies_bytes, Durability::Memory);
         let (mut writing, mut flushing) = (false, false);
         for command in commands {
@@ -68,7 +78,7 @@ impl Turn<'_> {
             || joint_durability > Durability::Memory && self.needs_more_room(&locks, commands, bodies_bytes)
         {
             self.run_room_max = 0;
-            return Ok(None);
+            return Ok(TransactionAttempt::NotAdmitted);
         }
         if writing {
             // Under the locks: a write admitted before the close must not follow its mark.
@@ -91,9 +101,12 @@ impl Turn<'_> {
             string_bytes += if let Reply::Bytes(string) = &reply { string.len() } else { 0 };
             reply
         };
-        let replies = (!changed).then(|| commands.iter().map(&mut run).collect());
+        let attempt = match changed {
+            false => TransactionAttempt::Applied(commands.iter().map(&mut run).collect()),
+            true => TransactionAttempt::WatchChanged,
+        };
         self.end_run();
-        Ok(Some(replies))
+        Ok(attempt)
     }
 
     /// Refuses transactions on shared counters that need a single owner.
