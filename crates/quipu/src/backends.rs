@@ -6,7 +6,10 @@
 //! - only this module says `cfg(feature)` of a store;
 //! - no output shows the part of a URL before its `@`.
 
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "no other source has sketches"))]
+#[cfg_attr(
+    not(all(feature = "redis", feature = "postgres")),
+    allow(dead_code, reason = "only Redis has sketches, only PostgreSQL bare values")
+)]
 pub mod source;
 
 #[cfg(feature = "postgres")]
@@ -30,8 +33,8 @@ struct Backend {
     check: fn(&str) -> anyhow::Result<()>,
     /// Opens the store of a URL; connects on the first call.
     open: fn(&str) -> anyhow::Result<Arc<dyn Store>>,
-    /// Opens the store as an import source. Returns its name, without secrets, and the source.
-    open_source: fn(&str, &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)>,
+    /// Opens the store as an import source.
+    open_source: fn(&str, &SourceFilter) -> anyhow::Result<Box<dyn Source>>,
 }
 
 /// The stores, one row each.
@@ -64,8 +67,8 @@ fn built_schemes() -> String {
     if schemes.is_empty() { "none".to_owned() } else { schemes.join(", ") }
 }
 
-/// Opens an import source. Returns its name, without secrets, and the source.
-pub fn open_source(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
+/// Opens an import source.
+pub fn open_source(url: &str, filter: &SourceFilter) -> anyhow::Result<Box<dyn Source>> {
     (find_backend(url)?.open_source)(url, filter)
 }
 

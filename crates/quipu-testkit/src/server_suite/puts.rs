@@ -48,8 +48,13 @@ pub fn make_claim(token: &[u8], attempt: u64, forget_at: Millis) -> Claim {
 
 /// A registration of a node's first writer, live and held.
 pub fn registration(node: u64, version: u64) -> Registration {
-    let (holder, lease_until, stage) = (Some(Holder(1)), Millis(5), WriterStage::Live);
-    Registration { writer: writer(node), holder, lease_until, stage, version }
+    Registration {
+        writer: writer(node),
+        holder: Some(Holder(1)),
+        lease_until: Millis(5),
+        stage: WriterStage::Live,
+        version,
+    }
 }
 
 /// A name.

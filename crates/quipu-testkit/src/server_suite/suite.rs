@@ -65,7 +65,7 @@ pub fn the_registry_is_full_at_its_bound_and_those_in_it_go_on<A: StoreAdapter>(
     assert_eq!(register(0, registration(0, 1)), RegisterVerdict::Registered);
     A::fill_registry(&server, &prefix, &store, 1..REGISTRATIONS_MAX as u64);
     let more = registration(u64::MAX, 1);
-    assert_eq!(register(0, more.clone()), RegisterVerdict::Full);
+    assert_eq!(register(0, more), RegisterVerdict::Full);
     assert_eq!(register(1, registration(7, 2)), RegisterVerdict::Registered);
     let registrations = block_on(store.writers()).expect("the server answers").registrations;
     assert_eq!(registrations.len(), REGISTRATIONS_MAX);

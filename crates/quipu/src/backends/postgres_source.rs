@@ -22,6 +22,7 @@ const PORT_DEFAULT: u16 = 5432;
 
 /// A cursor over the rows of a query.
 struct PostgresSource {
+    location: String,
     runtime: Runtime,
     client: Client,
     names_are_bytes: bool,
@@ -30,7 +31,7 @@ struct PostgresSource {
 
 /// Connects and opens the cursor. The name consists of the server and the database, without the
 /// user and the query.
-pub fn open(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
+pub fn open(url: &str, filter: &SourceFilter) -> anyhow::Result<Box<dyn Source>> {
     let Some(query) = &filter.query else {
         bail!("say which counters with --query \"select name, value from …\"");
     };
@@ -48,7 +49,7 @@ pub fn open(url: &str, filter: &SourceFilter) -> anyhow::Result<(String, Box<dyn
     let runtime = Builder::new_current_thread().enable_all().build().context("start the driver")?;
     let (client, names_are_bytes) =
         runtime.block_on(open_cursor(&config, query)).with_context(|| format!("ask {name}"))?;
-    Ok((name, Box::new(PostgresSource { runtime, client, names_are_bytes, is_exhausted: false })))
+    Ok(Box::new(PostgresSource { location: name, runtime, client, names_are_bytes, is_exhausted: false }))
 }
 
 fn source_name(config: &Config) -> anyhow::Result<String> {
@@ -78,6 +79,10 @@ async fn open_cursor(config: &Config, query: &str) -> anyhow::Result<(Client, bo
 }
 
 impl Source for PostgresSource {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
     fn approximate_size(&mut self) -> anyhow::Result<Option<u64>> {
         Ok(None)
     }

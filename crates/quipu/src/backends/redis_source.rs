@@ -35,6 +35,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A walk over the keys of a server.
 struct RedisSource {
+    location: String,
     connection: Connection,
     pattern: Option<String>,
     cursor: Option<u64>,
@@ -45,8 +46,8 @@ struct RedisSource {
     has_expiretime: bool,
 }
 
-/// Connects. The name consists of the server and its database, without the user.
-pub fn open(url: &str, wanted: &SourceFilter) -> anyhow::Result<(String, Box<dyn Source>)> {
+/// Connects. The location consists of the server and its database, without the user.
+pub fn open(url: &str, wanted: &SourceFilter) -> anyhow::Result<Box<dyn Source>> {
     if wanted.query.is_some() {
         bail!("Redis is not asked in SQL: leave out --query, or name a postgres:// URL");
     }
@@ -73,8 +74,15 @@ pub fn open(url: &str, wanted: &SourceFilter) -> anyhow::Result<(String, Box<dyn
     };
     let has_dump = supports(&mut connection, "QUIPU.DUMP");
     let has_expiretime = supports(&mut connection, "PEXPIRETIME");
-    let (pattern, cursor, names) = (wanted.pattern.clone(), Some(0), VecDeque::new());
-    Ok((name, Box::new(RedisSource { connection, pattern, cursor, names, has_dump, has_expiretime })))
+    Ok(Box::new(RedisSource {
+        location: name,
+        connection,
+        pattern: wanted.pattern.clone(),
+        cursor: Some(0),
+        names: VecDeque::new(),
+        has_dump,
+        has_expiretime,
+    }))
 }
 
 /// One name for this machine.
@@ -83,6 +91,10 @@ fn canonical_host(host: &str) -> &str {
 }
 
 impl Source for RedisSource {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
     fn approximate_size(&mut self) -> anyhow::Result<Option<u64>> {
         match self.pattern {
             None => {

@@ -14,6 +14,9 @@ pub struct SourceFilter {
 
 /// A source of counters.
 pub trait Source: Send {
+    /// The server and its database, without the user's secrets.
+    fn location(&self) -> &str;
+
     /// Approximate number of counters, if that is cheap to know.
     fn approximate_size(&mut self) -> anyhow::Result<Option<u64>>;
 

@@ -20,8 +20,9 @@ use crate::terminal;
 pub fn import(flags: &ImportArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::new(&flags.store.store).context("--store")?;
     let filter = SourceFilter { pattern: flags.pattern.clone(), query: flags.query.clone() };
-    let (location, mut source) = open_source(&flags.source, &filter)?;
-    let name = flags.run.name.as_deref().unwrap_or(&location);
+    let mut source = open_source(&flags.source, &filter)?;
+    let name = flags.run.name.clone().unwrap_or_else(|| source.location().to_owned());
+    let name = name.as_str();
     let store = url.open()?;
     let importer = Importer::begin(&*store, name, &flags.secret.store_secret)?;
     let report = import_all(&mut *source, &importer, "importing").map_err(|error| match importer.clean_up() {
