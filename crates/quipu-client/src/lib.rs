@@ -70,4 +70,5 @@ pub use client::Client;
 pub use error::{Error, Trouble};
 pub use options::{Options, Secret};
 pub use quipu_model::Freshness;
-pub use reading::{Coverage, Reading, SamplingInfo};
+pub use quipu_model::{Coverage, SamplingInfo};
+pub use reading::Reading;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use quipu_model::{Coverage, SamplingInfo};
 use quipu_protocol::resp::Value;
 
 /// A reading of a counter.
@@ -35,24 +36,6 @@ pub struct Reading {
     pub display: String,
 }
 
-/// The sampling of a count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SamplingInfo {
-    /// Most events per counted event: each counted one stands for at most this number.
-    pub rate: u64,
-    /// Upper bound of the standard deviation of the value.
-    pub deviation: u64,
-}
-
-/// A part of a whole number of items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Coverage {
-    /// The items included.
-    pub seen: u64,
-    /// All known items.
-    pub total: u64,
-}
-
 impl Reading {
     /// Parses the map of a reply; `None` if a field is missing. Unknown fields are skipped: newer
     /// servers send more.
@@ -78,7 +61,8 @@ impl Reading {
             as_of: time(natural("as_of")?),
             lag: maybe("lag_ms")?.map(Duration::from_millis),
             bound: number("bound_low").zip(number("bound_high")),
-            sampled: natural("sampled_rate")
+            sampled: number("sampled_rate")
+                .and_then(|rate| u32::try_from(rate).ok())
                 .zip(natural("sampled_deviation"))
                 .map(|(rate, deviation)| SamplingInfo { rate, deviation }),
             shards: seen("shards_seen", "shards_total")?,

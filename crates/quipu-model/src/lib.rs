@@ -10,6 +10,7 @@ pub mod count;
 pub mod dump;
 pub mod durability;
 pub mod epoch;
+pub mod facts;
 pub mod kind;
 pub mod memory_store;
 pub mod name;
@@ -37,6 +38,7 @@ pub use command::{
 pub use dump::{DUMP_BYTES_MAX, Dump, DumpContent, SketchDump};
 pub use durability::Durability;
 pub use epoch::Epoch;
+pub use facts::{CommandFacts, CommandTargets, StoreNeed};
 pub use kind::Kind;
 pub use memory_store::MemoryStore;
 pub use name::{NAME_BYTES_MAX, Name, NameTooLong};

@@ -294,56 +294,6 @@ impl<'a> SketchCommand<'a> {
         }
     }
 
-    /// Returns the names of its counters; the one that it may change comes first.
-    pub fn names(&self) -> &[Name<'a>] {
-        match self {
-            SketchCommand::At { command, .. } => command.names(),
-            SketchCommand::CountUnique { names, .. }
-            | SketchCommand::MergeUnique { names, .. }
-            | SketchCommand::MergeFrequency { names, .. } => names,
-            SketchCommand::RelateUnique { names, .. } => names,
-            SketchCommand::SetString(set) => std::slice::from_ref(&set.name),
-            SketchCommand::Observe { name, .. }
-            | SketchCommand::ReadRange { name, .. }
-            | SketchCommand::StringLength { name }
-            | SketchCommand::MakeFrequency { name, .. }
-            | SketchCommand::CountItems { name, .. }
-            | SketchCommand::ReadItems { name, .. }
-            | SketchCommand::FrequencyInfo { name, .. }
-            | SketchCommand::MakeTop { name, .. }
-            | SketchCommand::CountTop { name, .. }
-            | SketchCommand::IsTop { name, .. }
-            | SketchCommand::ReadTop { name, .. }
-            | SketchCommand::ListTop { name, .. }
-            | SketchCommand::TopInfo { name, .. } => std::slice::from_ref(name),
-        }
-    }
-
-    /// Returns true if it may change a counter.
-    pub fn writes(&self) -> bool {
-        match self {
-            SketchCommand::At { command, .. } => command.writes(),
-            SketchCommand::Observe { .. }
-            | SketchCommand::MergeUnique { .. }
-            | SketchCommand::SetString(_)
-            | SketchCommand::MakeFrequency { .. }
-            | SketchCommand::CountItems { .. }
-            | SketchCommand::MergeFrequency { .. }
-            | SketchCommand::MakeTop { .. }
-            | SketchCommand::CountTop { .. } => true,
-            SketchCommand::CountUnique { .. }
-            | SketchCommand::RelateUnique { .. }
-            | SketchCommand::ReadRange { .. }
-            | SketchCommand::StringLength { .. }
-            | SketchCommand::ReadItems { .. }
-            | SketchCommand::FrequencyInfo { .. }
-            | SketchCommand::IsTop { .. }
-            | SketchCommand::ReadTop { .. }
-            | SketchCommand::ListTop { .. }
-            | SketchCommand::TopInfo { .. } => false,
-        }
-    }
-
     /// Returns the kind of its counter. For string commands it is that of the only settable string.
     pub fn kind(&self) -> Kind {
         match self {
@@ -366,21 +316,6 @@ impl<'a> SketchCommand<'a> {
             | SketchCommand::ReadTop { .. }
             | SketchCommand::ListTop { .. }
             | SketchCommand::TopInfo { .. } => Kind::Top,
-        }
-    }
-
-    /// Returns the name of the counter that it may create.
-    pub fn creates(&self) -> Option<Name<'a>> {
-        match self {
-            SketchCommand::At { command, .. } => command.creates(),
-            SketchCommand::Observe { name, .. }
-            | SketchCommand::MakeFrequency { name, .. }
-            | SketchCommand::CountItems { name, make: Some(_), .. }
-            | SketchCommand::MakeTop { name, .. }
-            | SketchCommand::CountTop { name, make: Some(_), .. } => Some(*name),
-            SketchCommand::MergeUnique { names, .. } => names.first().copied(),
-            SketchCommand::SetString(set) if set.condition != SetCondition::IfPresent => Some(set.name),
-            _ => None,
         }
     }
 
@@ -635,7 +570,7 @@ mod tests {
             .iter()
             .map(|command| {
                 let mut out = Vec::new();
-                assert!(command.append_payload(&mut out) && command.writes());
+                assert!(command.append_payload(&mut out) && command.facts().writes);
                 out
             })
             .collect();
@@ -643,7 +578,7 @@ mod tests {
             assert!(!payloads[..index].contains(payload), "{:?}", commands[index]);
         }
         let read = SketchCommand::ListTop { name: name("a"), dialect: redis };
-        assert!(!read.append_payload(&mut Vec::new()) && !read.writes() && read.creates().is_none());
+        assert!(!read.append_payload(&mut Vec::new()) && !read.facts().writes && read.facts().creates.is_none());
     }
 
     #[test]

@@ -280,22 +280,8 @@ impl TrackerState {
 /// The counter of a command, and true if the command changes it. Of several counters the first, so
 /// that each command counts once.
 fn first_target<'a>(command: &Command<'a>) -> Option<(Name<'a>, bool)> {
-    Some(match command {
-        Command::Add { name, .. }
-        | Command::AddSampled { name, .. }
-        | Command::Take { name }
-        | Command::ReadAndExpire { name, .. }
-        | Command::Reset { name }
-        | Command::Expire { name, .. }
-        | Command::Persist { name } => (*name, true),
-        Command::AddWithin(add) => (add.name, true),
-        Command::Set(set) => (set.name, true),
-        Command::Delete { names } => (*names.first()?, true),
-        Command::Read { name } | Command::KindOf { name } | Command::ExpiryOf { name, .. } => (*name, false),
-        Command::ReadMany { names } | Command::Exists { names } => (*names.first()?, false),
-        Command::Sketch(sketch) => (*sketch.names().first()?, sketch.writes()),
-        Command::Scan(_) | Command::ListNames(_) | Command::CountNames | Command::Flush => return None,
-    })
+    let facts = command.facts();
+    Some((facts.targets.first()?, facts.writes))
 }
 
 /// A thread's sampling state.

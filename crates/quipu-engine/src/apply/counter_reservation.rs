@@ -3,7 +3,7 @@
 //! Invariant: a command reserves all its new counters before it creates the first, and releases the
 //! reservations after the last: so only adds counted before the limit was known can exceed it.
 
-use quipu_model::{Command, Name, Refusal, SetCondition};
+use quipu_model::{Command, Name, Refusal};
 
 use crate::base::sync::{Arc, Ordering};
 use crate::namespaces::{Census, Limit};
@@ -24,7 +24,7 @@ impl CounterReservation {
     ) -> Result<CounterReservation, Refusal> {
         let (mut reservation, mut names) = (CounterReservation(Vec::new()), Vec::new());
         for command in commands {
-            let Some((name, limit)) = created_name(command).and_then(|name| Some((name, limit_of(name)?))) else {
+            let Some((name, limit)) = command.facts().creates.and_then(|name| Some((name, limit_of(name)?))) else {
                 continue;
             };
             let hash = table.hash(name.bytes());
@@ -46,16 +46,5 @@ impl CounterReservation {
 impl Drop for CounterReservation {
     fn drop(&mut self) {
         self.0.iter().for_each(|(census, count)| census.remove(*count));
-    }
-}
-
-/// The counter that a command may create.
-fn created_name<'a>(command: &Command<'a>) -> Option<Name<'a>> {
-    match command {
-        Command::Add { name, .. } | Command::AddSampled { name, .. } => Some(*name),
-        Command::AddWithin(add) => Some(add.name),
-        Command::Set(set) if set.condition != SetCondition::IfPresent => Some(set.name),
-        Command::Sketch(command) => command.creates(),
-        _ => None,
     }
 }

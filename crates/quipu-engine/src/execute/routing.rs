@@ -1,9 +1,10 @@
-//! Decides a command's need of the store, and whether a shared counter's known row satisfies it.
+//! Makes the swap of a command that the store orders, and checks whether a shared counter's known
+//! row is enough for a command.
 
 use std::time::Duration;
 
 use quipu_model::shared::Change;
-use quipu_model::{Command, Expiry, Incarnation, Name, NameBuf, Refusal, SetCondition, SketchCommand};
+use quipu_model::{Command, Incarnation, Name, Refusal};
 
 use crate::apply::shard_picker::ShardPicker;
 use crate::base::sharing_options::SharePolicy;
@@ -15,18 +16,6 @@ use crate::namespaces::Policies;
 /// Refusal for a counter that cannot be shown.
 const CONFLICTING_BODIES: &str = "nodes have made this counter in different kinds, sizes or under different secrets, so that they cannot be laid together: delete it, and make it once";
 
-/// A command's need of the store.
-pub enum StoreNeed {
-    /// None: it adds.
-    Add,
-    /// A read of other writers' values.
-    Read,
-    /// A change that only the store can order.
-    Swap(Swap),
-    /// A decision by a single owner, which a shared counter does not have.
-    OneOwner(&'static str),
-}
-
 /// Result of a check of a counter's known row.
 pub enum RowCheck {
     /// The known row is enough.
@@ -37,69 +26,24 @@ pub enum RowCheck {
     Refuse(Refusal),
 }
 
-/// Returns a command's need of the store.
-pub fn store_need(command: &Command<'_>) -> StoreNeed {
-    let swap_of = |name: &Name<'_>, change| StoreNeed::Swap(Swap { names: vec![name_buf(name)], change });
-    match command {
-        Command::Add { .. } => StoreNeed::Add,
-        Command::AddSampled { .. } => StoreNeed::OneOwner("what was sampled before it came"),
-        Command::AddWithin(add) => match (add.lower, add.upper, add.expiry) {
-            (i64::MIN, i64::MAX, Expiry::Keep) => StoreNeed::OneOwner("INCREX"),
-            _ => StoreNeed::OneOwner("an add with bounds or an expiry"),
-        },
-        Command::Set(set) if set.condition != SetCondition::Always => StoreNeed::OneOwner("SET with NX or XX"),
+/// The change that only the store can order, of a command with that need.
+pub fn store_swap(command: &Command<'_>) -> Swap {
+    let (names, change) = match command {
         Command::Set(set) => {
             let (value, expiry, reply_old) = (set.value, set.expiry, set.reply_old);
-            swap_of(&set.name, Change::Set { value, expiry, reply_old })
+            (std::slice::from_ref(&set.name), Change::Set { value, expiry, reply_old })
         }
-        Command::Take { name } => swap_of(name, Change::Take),
-        Command::Reset { name } => swap_of(name, Change::Reset),
-        Command::Delete { names } => {
-            StoreNeed::Swap(Swap { names: names.iter().map(name_buf).collect(), change: Change::Delete })
-        }
+        Command::Take { name } => (std::slice::from_ref(name), Change::Take),
+        Command::Reset { name } => (std::slice::from_ref(name), Change::Reset),
+        Command::Delete { names } => (&names[..], Change::Delete),
         Command::Expire { name, when, condition } => {
-            swap_of(name, Change::Expire { when: *when, condition: *condition })
+            (std::slice::from_ref(name), Change::Expire { when: *when, condition: *condition })
         }
-        Command::Persist { name } => swap_of(name, Change::Persist),
-        Command::ReadAndExpire { expiry: Expiry::Keep, .. } => StoreNeed::Read,
-        Command::ReadAndExpire { name, expiry } => swap_of(name, Change::ReadAndExpire(*expiry)),
-        Command::Flush => StoreNeed::OneOwner("deleting everything"),
-        Command::Sketch(command) => match command {
-            SketchCommand::Observe { .. } | SketchCommand::CountItems { .. } | SketchCommand::CountTop { .. } => {
-                StoreNeed::Add
-            }
-            SketchCommand::SetString(_) => StoreNeed::OneOwner("setting a sketch to a string"),
-            SketchCommand::MergeFrequency { .. } => StoreNeed::OneOwner("CMS.MERGE, which replaces what was counted,"),
-            // The kinds and sizes that others have decide the result.
-            _ => StoreNeed::Read,
-        },
-        Command::Read { .. }
-        | Command::ReadMany { .. }
-        | Command::Exists { .. }
-        | Command::KindOf { .. }
-        | Command::ExpiryOf { .. }
-        | Command::Scan(_)
-        | Command::ListNames(_)
-        | Command::CountNames => StoreNeed::Read,
-    }
-}
-
-/// The counters that a command reads or adds to.
-pub fn target_names<'c, 'a>(command: &'c Command<'a>) -> &'c [Name<'a>] {
-    match command {
-        Command::ReadMany { names } | Command::Exists { names } | Command::Delete { names } => names,
-        Command::Add { name, .. }
-        | Command::Read { name }
-        | Command::ReadAndExpire { name, .. }
-        | Command::KindOf { name }
-        | Command::ExpiryOf { name, .. } => std::slice::from_ref(name),
-        Command::Sketch(command) => command.names(),
-        _ => &[],
-    }
-}
-
-fn name_buf(name: &Name<'_>) -> NameBuf {
-    name.bytes().into()
+        Command::Persist { name } => (std::slice::from_ref(name), Change::Persist),
+        Command::ReadAndExpire { name, expiry } => (std::slice::from_ref(name), Change::ReadAndExpire(*expiry)),
+        _ => unreachable!("no other command has this need of the store"),
+    };
+    Swap { names: names.iter().map(|name| name.bytes().into()).collect(), change }
 }
 
 impl StoreLink {

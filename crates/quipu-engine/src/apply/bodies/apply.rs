@@ -45,7 +45,7 @@ impl Run<'_, '_> {
     /// Applies a command of sketches.
     pub(crate) fn sketch(&mut self, command: &SketchCommand<'_>) -> Result<Reply, Refusal> {
         let (command, at) = command.command_and_time();
-        if let Some(name) = command.creates() {
+        if let Some(name) = command.facts().creates {
             self.check_kind_allowed(name, command.kind())?;
         }
         match command {

@@ -16,7 +16,6 @@ use quipu_sketch::count_min::DEPTH_MAX;
 use quipu_sketch::{CountMin, Ring, Sketch, Top, hll};
 
 use crate::apply::bodies::top::widest;
-use crate::apply::targets::{CommandTargets, command_targets};
 use crate::bodies::body_map::Body;
 use crate::bodies::together::ITEM_BYTES_MAX;
 use crate::journal::format::{EDIT_OVERHEAD_BYTES_MAX, SKETCH_ENTRY_BYTES_MAX};
@@ -53,9 +52,9 @@ pub fn record_bytes_max<'a, 'b>(commands: &[Command<'a>], look: impl Fn(Name<'a>
             return Some(look(name)?.unjournaled_bytes().map(|bytes| entry_bytes_max(name) + bytes).sum());
         }
         let command = written(command)?;
-        let name = command.names().first()?;
+        let name = command.facts().targets.first()?;
         let together = alone.as_ref().or_else(|| several.get(name.bytes()))?;
-        Some(together.entries_bytes_max(command, *name, look(*name), longest))
+        Some(together.entries_bytes_max(command, name, look(name), longest))
     });
     bytes.sum()
 }
@@ -70,7 +69,8 @@ pub fn record_bytes_guess(command: &Command<'_>) -> usize {
     /// Rows that frequencies commonly have, and bytes that an item of a list commonly takes.
     const ROWS: usize = 8;
     const LISTED_BYTES: usize = 200;
-    let Some((command, name)) = written(command).and_then(|command| Some((command, command.names().first()?))) else {
+    let Some((command, name)) = written(command).and_then(|command| Some((command, command.facts().targets.first()?)))
+    else {
         return 0;
     };
     let edits = match command {
@@ -80,7 +80,7 @@ pub fn record_bytes_guess(command: &Command<'_>) -> usize {
         SketchCommand::CountTop { items, .. } => items.len() * LISTED_BYTES,
         _ => HEADER_BYTES,
     };
-    entry_bytes_max(*name) + edits
+    entry_bytes_max(name) + edits
 }
 
 /// Most bytes that a record takes for a body that is written down whole, beside the body.
@@ -123,12 +123,7 @@ impl Together {
     fn of_each<'c>(commands: &'c [Command<'_>], longest: usize) -> HashMap<&'c [u8], Together> {
         let mut each: HashMap<&[u8], Together> = HashMap::new();
         for command in commands {
-            let names = match command_targets(command) {
-                CommandTargets::One(name) => &[name][..],
-                CommandTargets::Many(names) => names,
-                CommandTargets::All | CommandTargets::Walk => &[],
-            };
-            for name in names {
+            for name in command.facts().targets.names() {
                 each.entry(name.bytes()).or_insert(Together::NOTHING).note(command, longest);
             }
         }
@@ -139,23 +134,15 @@ impl Together {
     }
 
     fn note(&mut self, command: &Command<'_>, longest: usize) {
-        match command {
-            Command::Set(_)
-            | Command::Take { .. }
-            | Command::Delete { .. }
-            | Command::Expire { .. }
-            | Command::ReadAndExpire { .. }
-            | Command::Sketch(SketchCommand::SetString(_)) => self.goes = true,
-            Command::Sketch(command) => {
-                let (command, _) = command.command_and_time();
-                self.made_bytes = self.made_bytes.max(made_bytes_max(command, longest));
-                self.made_rows = self.made_rows.max(made_rows(command));
-                if let SketchCommand::CountTop { items, .. } = command {
-                    self.listed =
-                        items.iter().try_fold(self.listed, |all, (_, by)| Some(all?.checked_add(*by))).flatten();
-                }
+        if command.facts().may_remove {
+            self.goes = true;
+        } else if let Command::Sketch(command) = command {
+            let (command, _) = command.command_and_time();
+            self.made_bytes = self.made_bytes.max(made_bytes_max(command, longest));
+            self.made_rows = self.made_rows.max(made_rows(command));
+            if let SketchCommand::CountTop { items, .. } = command {
+                self.listed = items.iter().try_fold(self.listed, |all, (_, by)| Some(all?.checked_add(*by))).flatten();
             }
-            _ => {}
         }
     }
 
@@ -269,7 +256,7 @@ fn counts(sketch: &Sketch) -> Option<&CountMin> {
 
 fn written<'c, 'a>(command: &'c Command<'a>) -> Option<&'c SketchCommand<'a>> {
     if let Command::Sketch(command) = command {
-        Some(command.command_and_time().0).filter(|command| command.writes())
+        Some(command.command_and_time().0).filter(|command| command.facts().writes)
     } else {
         None
     }
@@ -277,10 +264,8 @@ fn written<'c, 'a>(command: &'c Command<'a>) -> Option<&'c SketchCommand<'a>> {
 
 /// The counter whose cell a command may write again as it is, but for its expiry.
 fn rewritten<'a>(command: &Command<'a>) -> Option<Name<'a>> {
-    match command {
-        Command::Expire { name, .. } | Command::Persist { name } | Command::ReadAndExpire { name, .. } => Some(*name),
-        _ => None,
-    }
+    let facts = command.facts();
+    facts.targets.first().filter(|_| facts.rewrites_cell)
 }
 
 /// How long items may be without the list being laid out anew; `None` if that may happen for its

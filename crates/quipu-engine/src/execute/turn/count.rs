@@ -13,7 +13,7 @@
 use quipu_model::{Command, Durability, Name, Refusal, Reply};
 
 use crate::apply::LaneUse;
-use crate::apply::targets::CommandTargets;
+use crate::apply::targets::counter_record_bytes_max;
 use crate::base::failpoint::step;
 use crate::core::load::Load;
 use crate::execute::turn::{NotRun, Turn, expect_run};
@@ -181,7 +181,7 @@ impl Turn<'_> {
     /// hold. If `wanted`, the journal may extend the disk for it.
     fn has_room(&mut self, name: Name<'_>, wanted: bool) -> bool {
         let journaled = self.policies.durability(name) > Durability::Memory;
-        let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max());
+        let bytes = counter_record_bytes_max(name, self.own_bytes_max());
         self.admit(bytes, wanted, journaled).unwrap_or(false)
     }
 

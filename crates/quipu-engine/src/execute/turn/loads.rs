@@ -2,11 +2,10 @@
 //!
 //! In: commands, and their locked shards. Out: the load, before anything is applied.
 
-use quipu_model::{Command, Name};
+use quipu_model::{Command, CommandFacts, Name, StoreNeed};
 
-use crate::apply::targets::{CommandTargets, command_targets, creates_counter};
 use crate::core::load::Load;
-use crate::execute::routing::{RowCheck, StoreNeed, store_need, target_names};
+use crate::execute::routing::RowCheck;
 use crate::execute::turn::{NotRun, Turn};
 use crate::table::Residency;
 use crate::table::locks::ShardLocks;
@@ -39,18 +38,14 @@ impl Turn<'_> {
         }
         let (table, mut unknown, mut lacks_memory) = (&self.engine.table, Vec::new(), false);
         for command in commands {
-            let mut check_name = |name: &Name<'_>| {
+            let CommandFacts { targets, allocates, .. } = command.facts();
+            for name in targets.names() {
                 let hash = table.hash(name.bytes());
                 match locks.shard(table.shard_of(hash)).find(hash, name.bytes()) {
                     Residency::NotResident => unknown.push(name.bytes().into()),
-                    Residency::Absent => lacks_memory |= full && creates_counter(command, *name),
+                    Residency::Absent => lacks_memory |= full && allocates == Some(*name),
                     Residency::Present(_) => {}
                 }
-            };
-            match command_targets(command) {
-                CommandTargets::One(name) => check_name(&name),
-                CommandTargets::Many(names) => names.iter().for_each(check_name),
-                CommandTargets::All | CommandTargets::Walk => {}
             }
         }
         match unknown.is_empty() {
@@ -65,8 +60,9 @@ impl Turn<'_> {
         let Some(shared) = &self.engine.shared else { return Ok(()) };
         let mut rows = Vec::new();
         for command in commands {
-            let adds = matches!(store_need(command), StoreNeed::Add);
-            for name in target_names(command) {
+            let CommandFacts { targets, store, .. } = command.facts();
+            let adds = store == StoreNeed::Add;
+            for name in targets.names() {
                 let hash = self.engine.table.hash(name.bytes());
                 let shard = locks.shard(self.engine.table.shard_of(hash));
                 let (policy, times) = (&self.policies.policy(*name).share, (self.elapsed, self.rows_since));
@@ -108,10 +104,6 @@ impl Turn<'_> {
                 unknown.push(name.bytes().into());
             }
         };
-        match command_targets(command) {
-            CommandTargets::One(name) => check_name(&name),
-            CommandTargets::Many(names) => names.iter().for_each(check_name),
-            CommandTargets::All | CommandTargets::Walk => {}
-        }
+        command.facts().targets.names().iter().for_each(&mut check_name);
     }
 }

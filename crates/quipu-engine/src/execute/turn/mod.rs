@@ -27,7 +27,7 @@ mod watch;
 
 use std::time::Duration;
 
-use quipu_model::{Command, Durability, Millis, Name, Refusal, Reply};
+use quipu_model::{Command, CommandFacts, CommandTargets, Durability, Millis, Name, Refusal, Reply, StoreNeed};
 
 pub use self::count::AddOutcome;
 pub(crate) use self::count::LaneVisit;
@@ -36,10 +36,10 @@ pub(crate) use self::open_run::{OpenRun, expect_run};
 use self::scratch::{Scratch, UnfilledRecord};
 pub use self::watch::WatchedVersion;
 use crate::apply::bodies::record_bytes_guess;
-use crate::apply::targets::{CommandTargets, command_targets, creates_counter, is_write};
+use crate::apply::targets::target_record_bytes_max;
 use crate::core::Core;
 use crate::core::load::Load;
-use crate::execute::routing::{RowCheck, StoreNeed, store_need};
+use crate::execute::routing::{RowCheck, store_swap};
 use crate::journal::format::{Position, RECORD_BYTES_MAX};
 use crate::journal::{RecordBuilder, Wait};
 use crate::namespaces::PolicyRef;
@@ -118,15 +118,16 @@ impl<'e> Turn<'e> {
         {
             return Ok(Reply::Refused(refusal));
         }
+        let facts = command.facts();
         if self.engine.shared.is_some() {
-            match store_need(command) {
+            match facts.store {
                 StoreNeed::Add | StoreNeed::Read => {}
-                StoreNeed::Swap(swap) => return Err(Load::Swap(swap.into())),
+                StoreNeed::Swap => return Err(Load::Swap(store_swap(command).into())),
                 StoreNeed::OneOwner(what) => return Ok(Reply::Refused(Refusal::OneOwner { what })),
             }
         }
-        match command_targets(command) {
-            CommandTargets::One(name) => self.run_one(command, name),
+        match facts.targets {
+            CommandTargets::One(name) => self.run_one(command, &facts, name),
             CommandTargets::Many(_) | CommandTargets::All => match self
                 .run_transaction(std::slice::from_ref(command), &[])
             {
@@ -138,18 +139,18 @@ impl<'e> Turn<'e> {
         }
     }
 
-    fn run_one(&mut self, command: &Command<'_>, name: Name<'_>) -> Result<Reply, Load> {
-        let writing = is_write(command);
+    fn run_one(&mut self, command: &Command<'_>, facts: &CommandFacts<'_, '_>, name: Name<'_>) -> Result<Reply, Load> {
+        let CommandFacts { targets, writes, allocates, store, .. } = *facts;
         let mut bodies_bytes = record_bytes_guess(command);
         let (shard, durability, limited, has_room) = loop {
             let shard = self.continue_or_end_run(name);
             let policy = self.policies.policy(name);
             let (durability, limited) = (policy.durability, policy.limit.is_some());
-            let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max()) + bodies_bytes;
+            let bytes = target_record_bytes_max(&targets, self.own_bytes_max()) + bodies_bytes;
             if bytes > RECORD_BYTES_MAX {
                 return Ok(Reply::Refused(too_long(bytes)));
             }
-            let has_room = match self.admit(bytes, writing, durability > Durability::Memory) {
+            let has_room = match self.admit(bytes, writes, durability > Durability::Memory) {
                 Ok(has_room) => has_room,
                 Err(refusal) => return Ok(Reply::Refused(refusal)),
             };
@@ -161,15 +162,15 @@ impl<'e> Turn<'e> {
                 self.end_run();
             }
         };
-        if writing && self.engine.is_closed() {
+        if writes && self.engine.is_closed() {
             // Under the lock: a write admitted before the close must not follow its mark.
             return Ok(self.engine.check_open().map_or_else(Reply::Refused, |()| unreachable!("it is closed")));
         }
-        self.check_resident(name, shard, creates_counter(command, name))?;
+        self.check_resident(name, shard, allocates == Some(name))?;
         if let Some(shared) = &self.engine.shared {
             let hash = self.engine.table.hash(name.bytes());
             let own_cells = expect_run(&mut self.open_run).locks.shard(shard).own_cells(hash, name.bytes());
-            let (adds, times) = (matches!(store_need(command), StoreNeed::Add), (self.elapsed, self.rows_since));
+            let (adds, times) = (store == StoreNeed::Add, (self.elapsed, self.rows_since));
             match shared.check_row(own_cells, name, adds, times, &self.policies.policy(name).share) {
                 RowCheck::Usable => {}
                 RowCheck::Fetch => return Err(Load::Rows(vec![name.bytes().into()])),

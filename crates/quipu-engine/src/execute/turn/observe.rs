@@ -15,7 +15,7 @@ use quipu_model::{Command, Dialect, Durability, Kind, Name, Reply, SketchCommand
 use quipu_sketch::Sketch;
 
 use crate::apply::bodies::observe_bytes_max;
-use crate::apply::targets::CommandTargets;
+use crate::apply::targets::counter_record_bytes_max;
 use crate::execute::turn::{OpenRun, Turn, expect_run};
 use crate::table::locks::ShardLocks;
 
@@ -27,7 +27,7 @@ impl Turn<'_> {
     /// item each. Returns the replies in order. `None`: [`Turn::run`] must run the first command.
     pub fn run_counts(&mut self, command: SketchCommand<'_>) -> Option<Reply> {
         self.end_run();
-        let name = *command.names().first()?;
+        let name = command.facts().targets.first()?;
         let policy = self.policies.policy(name);
         // A reply over a window covers all panes, after all items of a command.
         if !self.takes_simple() || policy.window.is_some() || policy.decay.is_some() || self.is_over_time(name) {
@@ -66,7 +66,7 @@ impl Turn<'_> {
             return false;
         }
         let journaled = durability > Durability::Memory;
-        let bytes = CommandTargets::One(name).record_bytes_max(0) + observe_bytes_max(name);
+        let bytes = counter_record_bytes_max(name, 0) + observe_bytes_max(name);
         if journaled && !self.try_reserve_room(bytes) {
             return false;
         }

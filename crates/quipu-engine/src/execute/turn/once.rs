@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use quipu_model::shared::ClaimToken;
 use quipu_model::{
-    Command, Durability, Identity, IdentityItem, Name, Refusal, Reply, STORED_REPLY_BYTES_MAX, Set, SetCondition,
-    SetExpiry, StoredReply,
+    Command, CommandTargets, Durability, Identity, IdentityItem, Name, Refusal, Reply, STORED_REPLY_BYTES_MAX, Set,
+    SetCondition, SetExpiry, StoredReply,
 };
 
 use crate::apply::bodies::outcome_bytes_max;
-use crate::apply::targets::{CommandTargets, command_targets};
+use crate::apply::targets::{collect_target_shards, strictest_durability, target_record_bytes_max};
 use crate::core::load::Load;
 use crate::core::load::TokenAdd;
 use crate::execute::turn::{NotRun, OpenRun, Turn};
@@ -121,8 +121,11 @@ impl<'e> Turn<'e> {
         let engine = self.engine;
         let digest = engine.tokens.digest(commands).filter(|_| is_all_or_nothing(commands)).ok_or(Refusal::NotOnce)?;
         let (key, policies) = (engine.tokens.key(identity), &self.policies);
-        let durability =
-            commands.iter().map(|command| command_targets(command).durability(policies)).max().unwrap_or_default();
+        let durability = commands
+            .iter()
+            .map(|command| strictest_durability(&command.facts().targets, policies))
+            .max()
+            .unwrap_or_default();
         let (shard, window) = (engine.table.shard_of(key.hash()), self.token_window(commands));
         let is_shared = engine.shared.is_some();
         Ok(Mutation { identity, commands, key, shard, digest, durability, window, is_shared, claim })
@@ -152,8 +155,9 @@ impl<'e> Turn<'e> {
         let claim_bytes = if claim.is_some() { CLAIM_RECORD_BYTES_MAX } else { 0 };
         let (mut shards, mut bytes) = (vec![shard], ENTRY_BYTES_MAX + outcome_bytes + claim_bytes + *bodies_bytes);
         for command in commands {
-            command_targets(command).collect_shards(&engine.table, &mut shards);
-            bytes += command_targets(command).record_bytes_max(self.own_bytes_max());
+            let targets = command.facts().targets;
+            collect_target_shards(&targets, &engine.table, &mut shards);
+            bytes += target_record_bytes_max(&targets, self.own_bytes_max());
         }
         if bytes > RECORD_BYTES_MAX {
             let reason = format!("a command of {bytes} bytes is longer than a record may be");
@@ -175,10 +179,9 @@ impl<'e> Turn<'e> {
     /// The token window of the counter's namespace; of several counters, the longest.
     fn token_window(&self, commands: &[Command<'_>]) -> Duration {
         let window_of = |name: &Name<'_>| self.policies.policy(*name).token_window;
-        let windows = commands.iter().map(|command| match command_targets(command) {
-            CommandTargets::One(name) => window_of(&name),
-            CommandTargets::Many(names) => names.iter().map(window_of).max().unwrap_or_default(),
+        let windows = commands.iter().map(|command| match command.facts().targets {
             CommandTargets::All | CommandTargets::Walk => self.policies.token_window_max(),
+            targets => targets.names().iter().map(window_of).max().unwrap_or_default(),
         });
         windows.max().unwrap_or_default()
     }

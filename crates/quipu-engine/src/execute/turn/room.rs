@@ -8,7 +8,7 @@
 use quipu_model::{Command, Durability, Name, Refusal};
 
 use crate::apply::bodies::{concerns_bodies, record_bytes_max, strings_bytes_max};
-use crate::apply::targets::CommandTargets;
+use crate::apply::targets::counter_record_bytes_max;
 use crate::bodies::own_cells::own_bytes_max;
 use crate::execute::turn::Turn;
 use crate::execute::turn::scratch::Scratch;
@@ -33,7 +33,7 @@ impl Turn<'_> {
     /// Returns true if a counter found expired can be removed.
     pub(super) fn may_expire(&mut self, name: Name<'_>) -> bool {
         let journaled = self.policies.durability(name) > Durability::Memory;
-        let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max());
+        let bytes = counter_record_bytes_max(name, self.own_bytes_max());
         self.admit(bytes, false, journaled).unwrap_or(false)
     }
 

@@ -6,7 +6,7 @@ use quipu_model::{Durability, Name, Refusal};
 
 use crate::apply::bodies::own_body_bytes_max;
 use crate::apply::shared_counter::SharedCounter;
-use crate::apply::targets::CommandTargets;
+use crate::apply::targets::counter_record_bytes_max;
 use crate::execute::turn::Turn;
 use crate::execute::turn::open_run::expect_run;
 
@@ -34,7 +34,7 @@ impl Turn<'_> {
         let (shard, durability) = loop {
             let shard = self.continue_or_end_run(name);
             let durability = self.policies.durability(name);
-            let bytes = CommandTargets::One(name).record_bytes_max(self.own_bytes_max()) + body_bytes;
+            let bytes = counter_record_bytes_max(name, self.own_bytes_max()) + body_bytes;
             self.admit(bytes, true, durability > Durability::Memory)?;
             if self.lock_shard(shard) {
                 let own = self.held_shard(shard).own_bodies().bodies_of(name.bytes());

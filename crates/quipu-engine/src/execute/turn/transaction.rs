@@ -5,11 +5,10 @@
 //!
 //! A transaction holds the shards of all its counters, in one run with one record.
 
-use quipu_model::{Command, Durability, Name, Refusal, Reply, SketchCommand};
+use quipu_model::{Command, CommandFacts, Durability, Name, Refusal, Reply, StoreNeed};
 
 use crate::apply::counter_reservation::CounterReservation;
-use crate::apply::targets::{command_targets, is_write};
-use crate::execute::routing::{StoreNeed, store_need};
+use crate::apply::targets::{collect_target_shards, strictest_durability, target_record_bytes_max};
 use crate::execute::turn::open_run::{OpenRun, expect_run};
 use crate::execute::turn::watch::WatchedVersion;
 use crate::execute::turn::{NotRun, Turn, too_long};
@@ -60,11 +59,11 @@ impl Turn<'_> {
         let (mut shards, mut bytes, mut joint_durability) = (Vec::new(), *bodies_bytes, Durability::Memory);
         let (mut writing, mut flushing) = (false, false);
         for command in commands {
-            let targets = command_targets(command);
-            targets.collect_shards(&self.engine.table, &mut shards);
-            bytes += targets.record_bytes_max(self.own_bytes_max());
-            joint_durability = joint_durability.max(targets.durability(&self.policies));
-            writing |= is_write(command);
+            let CommandFacts { targets, writes, .. } = command.facts();
+            collect_target_shards(&targets, &self.engine.table, &mut shards);
+            bytes += target_record_bytes_max(&targets, self.own_bytes_max());
+            joint_durability = joint_durability.max(strictest_durability(&targets, &self.policies));
+            writing |= writes;
             flushing |= matches!(command, Command::Flush);
         }
         shards.extend(watches.iter().map(|watch| watch.shard));
@@ -94,7 +93,7 @@ impl Turn<'_> {
         let _reservation = reservation.inspect_err(|_| self.open_run = None)?;
         let mut string_bytes = 0;
         let mut run = |command: &Command<'_>| {
-            if string_bytes >= STRINGS_BYTES_MAX && may_reply_string(command) {
+            if string_bytes >= STRINGS_BYTES_MAX && command.facts().replies_string {
                 return Reply::Refused(Refusal::ReplyTooLarge { bytes_max: STRINGS_BYTES_MAX });
             }
             let reply = self.apply(command, Some(joint_durability), has_room);
@@ -119,10 +118,10 @@ impl Turn<'_> {
             return Err(Refusal::OneOwner { what: "WATCH" });
         }
         for command in commands {
-            match store_need(command) {
+            match command.facts().store {
                 StoreNeed::Add | StoreNeed::Read => {}
                 StoreNeed::OneOwner(what) => return Err(Refusal::OneOwner { what }),
-                StoreNeed::Swap(_) => {
+                StoreNeed::Swap => {
                     return Err(Refusal::OneOwner { what: "a change that is not an add, in a transaction," });
                 }
             }
@@ -136,18 +135,5 @@ impl Turn<'_> {
         let locks = &mut expect_run(&mut self.open_run).locks;
         let limit_of = |name: Name<'_>| self.policies.policy(name).limit.clone();
         CounterReservation::reserve(&self.engine.table, locks, limit_of, commands)
-    }
-}
-
-/// Returns true if the reply may be the string of a sketch.
-fn may_reply_string(command: &Command<'_>) -> bool {
-    match command {
-        Command::Read { .. }
-        | Command::Take { .. }
-        | Command::ReadAndExpire { .. }
-        | Command::Sketch(SketchCommand::ReadRange { .. }) => true,
-        Command::Set(set) => set.reply_old,
-        Command::Sketch(SketchCommand::SetString(set)) => set.reply_old,
-        _ => false,
     }
 }
