@@ -19,7 +19,7 @@ use std::fmt;
 use std::time::Duration;
 
 use quipu_store_kit::{ConfigError, Options, StoreUrl};
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 /// Longest prefix: the server's names have at most 63 bytes; this crate appends up to 17.
 pub const PREFIX_BYTES_MAX: usize = 40;
@@ -32,6 +32,9 @@ const SCHEME: ConfigError = ConfigError::Scheme("postgres:// or postgresql://");
 
 /// Error of a TLS URL in a build without TLS.
 const NO_TLS: ConfigError = ConfigError::NoTls(": build quipu-store-postgres with the feature `tls`");
+
+/// Port of a server without one in the URL.
+const PORT_DEFAULT: u16 = 5432;
 
 /// Default application name of our connections.
 const APPLICATION: &str = "quipu";
@@ -94,16 +97,52 @@ impl Config {
         }
         Ok(Config { prefix, connect_timeout, reply_timeout, tls, driver })
     }
+
+    /// The store's servers, database and prefix.
+    pub(crate) fn location(&self) -> String {
+        let mut hosts: Vec<String> = self.driver.get_hosts().iter().map(host_name).collect();
+        if hosts.is_empty() {
+            hosts = self.driver.get_hostaddrs().iter().map(ToString::to_string).collect();
+        }
+        // One port for all hosts, or one each.
+        let ports = self.driver.get_ports();
+        let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(PORT_DEFAULT);
+        let servers: Vec<String> = hosts.iter().enumerate().map(|(at, host)| format!("{host}:{}", port(at))).collect();
+        // Without a name, the database has that of the user.
+        let database = self.driver.get_dbname().or(self.driver.get_user()).unwrap_or_default();
+        format!("postgres://{}/{database}?prefix={}", servers.join(","), self.prefix)
+    }
+}
+
+fn host_name(host: &Host) -> String {
+    match host {
+        Host::Tcp(name) if name == "localhost" => "127.0.0.1".to_owned(),
+        Host::Tcp(name) => name.clone(),
+        #[cfg(unix)]
+        Host::Unix(path) => path.display().to_string(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio_postgres::config::Host;
-
     use super::*;
 
     fn config(url: &str) -> Result<Config, ConfigError> {
         Config::new(url, Options::default())
+    }
+
+    #[test]
+    fn all_urls_of_a_store_have_one_location() {
+        let location = |url| config(url).unwrap().location();
+        assert_eq!(location("postgres://me:s3cret@localhost/shop"), "postgres://127.0.0.1:5432/shop?prefix=quipu");
+        let same = ["postgresql://localhost:5432/shop?prefix=quipu", "postgres://you@127.0.0.1?dbname=shop"];
+        assert!(same.iter().all(|url| location(url) == location("postgres://localhost/shop")));
+        assert_eq!(location("postgres://me@h"), "postgres://h:5432/me?prefix=quipu", "the user's database");
+        for other in
+            ["postgres://me@h?dbname=x", "postgres://me@h:1", "postgres://you@h", "postgres://me@h?prefix=p"]
+        {
+            assert_ne!(location(other), location("postgres://me@h"));
+        }
     }
 
     #[test]

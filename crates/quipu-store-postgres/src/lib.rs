@@ -134,7 +134,7 @@ mod store;
 
 pub use config::{PREFIX_BYTES_MAX, SCHEMES};
 pub use quipu_store_kit::{ConfigError, Options};
-pub use store::{PostgresStore, check, open};
+pub use store::{PostgresStore, location, open};
 
 /// Error of opening a store.
 #[derive(Debug, thiserror::Error)]

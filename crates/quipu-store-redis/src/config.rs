@@ -109,6 +109,18 @@ impl Config {
         Ok(Config { seeds, cluster, prefix, connect_timeout, reply_timeout, info })
     }
 
+    /// The store's servers, database and prefix.
+    pub(crate) fn location(&self) -> String {
+        let mut servers: Vec<String> = self
+            .seeds
+            .iter()
+            .map(|Address { host, port }| format!("{}:{port}", if host == "localhost" { "127.0.0.1" } else { host }))
+            .collect();
+        servers.sort_unstable();
+        let scheme = if self.cluster { "redis-cluster" } else { "redis" };
+        format!("{scheme}://{}/{}?prefix={}", servers.join(","), self.info.redis_settings().db(), self.prefix)
+    }
+
     /// Connection settings for one server.
     pub(crate) fn connection(&self, address: &Address) -> ConnectionInfo {
         let Address { host, port } = address.clone();
@@ -143,6 +155,16 @@ mod tests {
 
     fn addresses(config: &Config) -> Vec<String> {
         config.seeds.iter().map(Address::to_string).collect()
+    }
+
+    #[test]
+    fn all_urls_of_a_store_have_one_location() {
+        let location = |url| config(url).unwrap().location();
+        assert_eq!(location("redis://me:s3cret@localhost"), "redis://127.0.0.1:6379/0?prefix=quipu");
+        assert_eq!(location("redis://127.0.0.1:6379/0?prefix=quipu"), location("redis://localhost:6379"));
+        assert_ne!(location("redis://mylocalhost/1"), location("redis://localhost/1"));
+        assert_ne!(location("redis://a/1"), location("redis://a/2"));
+        assert_eq!(location("redis-cluster://b:2,a:1"), "redis-cluster://a:1,b:2/0?prefix=quipu");
     }
 
     #[test]

@@ -121,7 +121,7 @@ mod store;
 
 pub use config::{PREFIX_BYTES_MAX, SCHEMES};
 pub use quipu_store_kit::{ConfigError, Options};
-pub use store::{RedisStore, check, open};
+pub use store::{RedisStore, location, open};
 
 /// Error of opening a store.
 #[derive(Debug, thiserror::Error)]

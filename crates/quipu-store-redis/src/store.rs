@@ -44,9 +44,10 @@ pub struct RedisStore {
     thread: DriverThread,
 }
 
-/// Checks that a URL is a valid store URL of this crate.
-pub fn check(url: &str) -> Result<(), ConfigError> {
-    Config::new(url, Options::default()).map(drop)
+/// Checks that a URL is a valid store URL of this crate. Returns the store's location: equal for all
+/// URLs of one store, and without their users and secrets.
+pub fn location(url: &str) -> Result<String, ConfigError> {
+    Config::new(url, Options::default()).map(|config| config.location())
 }
 
 /// Opens a store without connecting: a node starts even if the server is down.

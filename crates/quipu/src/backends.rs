@@ -29,8 +29,8 @@ use crate::backends::source::{Source, SourceFilter};
 struct Backend {
     /// Schemes of its URLs.
     schemes: &'static [&'static str],
-    /// Checks a URL; does not connect.
-    check: fn(&str) -> anyhow::Result<()>,
+    /// Checks a URL and returns the store's location; does not connect.
+    location: fn(&str) -> anyhow::Result<String>,
     /// Opens the store of a URL; connects on the first call.
     open: fn(&str) -> anyhow::Result<Arc<dyn Store>>,
     /// Opens the store as an import source.
@@ -42,14 +42,14 @@ static BACKENDS: &[Backend] = &[
     #[cfg(feature = "redis")]
     Backend {
         schemes: quipu_store_redis::SCHEMES,
-        check: |url| Ok(quipu_store_redis::check(url)?),
+        location: |url| Ok(quipu_store_redis::location(url)?),
         open: |url| Ok(Arc::new(quipu_store_redis::open(url, quipu_store_redis::Options::default())?)),
         open_source: redis_source::open,
     },
     #[cfg(feature = "postgres")]
     Backend {
         schemes: quipu_store_postgres::SCHEMES,
-        check: |url| Ok(quipu_store_postgres::check(url)?),
+        location: |url| Ok(quipu_store_postgres::location(url)?),
         open: |url| Ok(Arc::new(quipu_store_postgres::open(url, quipu_store_postgres::Options::default())?)),
         open_source: postgres_source::open,
     },
@@ -74,31 +74,33 @@ pub fn open_source(url: &str, filter: &SourceFilter) -> anyhow::Result<Box<dyn S
 
 /// The address of a shared store, with its credentials.
 #[derive(Clone, PartialEq, Eq)]
-pub struct StoreUrl(String);
+pub struct StoreUrl {
+    url: String,
+    location: String,
+}
 
 impl StoreUrl {
     /// Checks the URL of a store that this build supports; does not connect.
     pub fn new(text: &str) -> anyhow::Result<StoreUrl> {
-        (find_backend(text)?.check)(text)?;
-        Ok(StoreUrl(text.to_owned()))
+        let location = (find_backend(text)?.location)(text)?;
+        Ok(StoreUrl { url: text.to_owned(), location })
     }
 
     /// Opens the store. It connects on its first call: a store that is down is no reason not to
     /// start.
     pub fn open(&self) -> anyhow::Result<Arc<dyn Store>> {
-        (find_backend(&self.0)?.open)(&self.0)
+        (find_backend(&self.url)?.open)(&self.url)
     }
 
-    /// The store's identity: equal for all users, and without their secrets.
-    pub fn location(&self) -> String {
-        let (scheme, _, location, query) = self.parts();
-        format!("{scheme}://{}{query}", location.replace("localhost", "127.0.0.1"))
+    /// The store's identity: equal for all URLs of one store, and without users and secrets.
+    pub fn location(&self) -> &str {
+        &self.location
     }
 
     /// Scheme, presence of a user, location, and the parameters of the location. Any other
     /// parameter may be a secret.
     fn parts(&self) -> (&str, bool, &str, String) {
-        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (has_user, location) = rest.rsplit_once('@').map_or((false, rest), |(_, location)| (true, location));
         let is_location = |part: &&str| part.starts_with("prefix=") || part.starts_with("host=");
@@ -141,7 +143,6 @@ mod tests {
         assert!(!format!("{url:?}").contains("s3cr"));
         assert_eq!(StoreUrl::new("redis-cluster://a:1,b:2").unwrap().to_string(), "redis-cluster://a:1,b:2");
         assert_eq!(url.location(), "redis://host:1/2?prefix=shop");
-        assert_eq!(StoreUrl::new("redis://localhost:1").unwrap().location(), "redis://127.0.0.1:1");
     }
 
     #[test]
@@ -150,7 +151,7 @@ mod tests {
         let url = StoreUrl::new("postgres://h/counts?password=s3cret&prefix=shop&user=me").unwrap();
         assert_eq!(
             (url.to_string(), url.location()),
-            ("postgres://h/counts?prefix=shop".into(), "postgres://h/counts?prefix=shop".into())
+            ("postgres://h/counts?prefix=shop".to_owned(), "postgres://h:5432/counts?prefix=shop")
         );
     }
 

@@ -33,8 +33,7 @@ pub fn copy(flags: &CopyArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> 
     let mut fields = vec![("from", Json::text(&from)), ("to", Json::text(&to))];
     let mut is_good = true;
     if !flags.verify_only {
-        let locations = (from.location(), to.location());
-        let sites = (Site::new(&*source, &locations.0), Site::new(&*target, &locations.1));
+        let sites = (Site::new(&*source, from.location()), Site::new(&*target, to.location()));
         let mut mirror = Mirror::begin(sites.0, sites.1).with_context(|| format!("copy {from} to {to}"))?;
         let copied = mirror_all(&mut mirror, &*source, pattern, flags.done);
         copied.map_err(|error| mirror.abandon(error)).with_context(|| format!("copy {from} to {to}"))?;

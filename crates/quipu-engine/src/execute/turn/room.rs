@@ -12,6 +12,7 @@ use crate::apply::targets::counter_record_bytes_max;
 use crate::bodies::own_cells::own_bytes_max;
 use crate::execute::turn::Turn;
 use crate::execute::turn::scratch::Scratch;
+use crate::journal::format::RECORD_BYTES_MAX;
 use crate::table::locks::ShardLocks;
 
 /// Journal room is reserved in pieces of this size, so most commands of a turn need no reservation.
@@ -57,11 +58,13 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// The same, without extending the disk.
+    /// The same, without extending the disk, and not beyond the longest record.
     pub(crate) fn try_reserve_room(&mut self, bytes: usize) -> bool {
         let needed = self.run_room_max + bytes;
-        let there =
-            !self.engine.is_closed() && (needed <= self.room || self.take_journal_room(needed - self.room).is_ok());
+        // A start takes a longer record for damage.
+        let there = needed <= RECORD_BYTES_MAX
+            && !self.engine.is_closed()
+            && (needed <= self.room || self.take_journal_room(needed - self.room).is_ok());
         if there {
             self.run_room_max = needed;
         }
@@ -139,7 +142,21 @@ impl Turn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::RECORD_BYTES_MAX;
     use crate::{Engine, Options};
+
+    #[test]
+    fn a_run_ends_before_its_record_is_too_long_to_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Engine::open(Options::new(dir.path())).unwrap();
+        let mut turn = engine.turn();
+        turn.room = 2 * RECORD_BYTES_MAX;
+        turn.run_room_max = RECORD_BYTES_MAX - 10;
+        assert!(turn.try_reserve_room(10));
+        assert!(!turn.try_reserve_room(1), "though there is room");
+        (turn.room, turn.run_room_max) = (0, 0);
+        turn.finish();
+    }
 
     #[test]
     fn a_record_beyond_all_room_is_a_debt_that_is_made_up() {

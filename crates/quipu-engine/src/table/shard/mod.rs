@@ -78,7 +78,7 @@ pub struct Shard {
     pub evicted_unsettled: bool,
     /// Bytes of names and own cells outside the slots.
     names_bytes: usize,
-    /// Upper bound of the slots that only record an absent name; a purge removes them when there
+    /// About the number of slots that only record an absent name; a purge removes them when there
     /// are many.
     absent_slots: usize,
     /// Counters and bytes at the last [`Table::update_totals`].

@@ -147,7 +147,8 @@ impl Shard {
             let exists = self.slots.cell(at).is_some();
             let has_own_state = self.slots.own_cells(at).is_some_and(|own| own.pins > 0 || !own.cells.is_empty());
             if exists || has_own_state || !self.is_sealed(at, batch) || self.slots.take(at, SlotFlag::Used) {
-                absent += usize::from(!exists);
+                // A slot with own state stays for a shared store: no later purge would remove it.
+                absent += usize::from(!exists && !has_own_state);
                 at += 1;
             } else {
                 let RemovedSlot { name, own, .. } = self.slots.remove(at);

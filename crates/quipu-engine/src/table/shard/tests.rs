@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use quipu_model::SealedCell;
 
 use super::*;
+use crate::bodies::own_cells::OwnCells;
 use crate::table::Table;
 
 fn cell(value: i64, expires: Option<u64>) -> Cell {
@@ -88,4 +89,20 @@ proptest! {
         let deadlines = shard.deadlines.len();
         prop_assert_eq!(shard.names_bytes, (shard.slots.len() + deadlines) * name_bytes(b"n") + deadlines * DEADLINE_BYTES);
     }
+}
+
+/// A shared store's own cells keep a slot: a purge that could not remove it must not be asked for
+/// again and again.
+#[test]
+fn absent_counters_with_own_state_call_for_one_purge() {
+    let table = Table::new(1, 7);
+    let mut shard = table.lock(0);
+    for n in 0..1_000_u32 {
+        let own = OwnCells { pins: 1, ..OwnCells::default() };
+        shard.load(table.hash(&n.to_be_bytes()), &n.to_be_bytes(), None, Some(Box::new(own)));
+    }
+    assert!(shard.needs_purge());
+    shard.purge(0);
+    assert!(!shard.needs_purge());
+    assert!(shard.has_slot(table.hash(&7_u32.to_be_bytes()), &7_u32.to_be_bytes()));
 }
