@@ -138,9 +138,7 @@ mod tests {
         let same = ["postgresql://localhost:5432/shop?prefix=quipu", "postgres://you@127.0.0.1?dbname=shop"];
         assert!(same.iter().all(|url| location(url) == location("postgres://localhost/shop")));
         assert_eq!(location("postgres://me@h"), "postgres://h:5432/me?prefix=quipu", "the user's database");
-        for other in
-            ["postgres://me@h?dbname=x", "postgres://me@h:1", "postgres://you@h", "postgres://me@h?prefix=p"]
-        {
+        for other in ["postgres://me@h?dbname=x", "postgres://me@h:1", "postgres://you@h", "postgres://me@h?prefix=p"] {
             assert_ne!(location(other), location("postgres://me@h"));
         }
     }

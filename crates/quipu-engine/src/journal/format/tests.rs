@@ -4,7 +4,7 @@ use quipu_model::{Epoch, Incarnation, Millis, Namespace, NodeId, StoredReply, Wr
 
 use super::entry::{CELL, IS_UNKNOWN, WAS_ABSENT};
 use super::*;
-use crate::journal::claim_record::ClaimRecord;
+use crate::journal::claim_record::{CLAIM_RECORD_BYTES_MAX, ClaimRecord};
 use crate::journal::sampling_record::SamplingRecord;
 use crate::journal::token_key::TokenKey;
 
@@ -43,7 +43,8 @@ proptest! {
         for entry in &entries {
             let before = bytes.len();
             entry.encode(&mut bytes);
-            prop_assert!(bytes.len() - before <= ENTRY_BYTES_MAX + name.len() + 2 + own.len());
+            let claim = if matches!(entry, Entry::Token { claim: Some(_), .. }) { CLAIM_RECORD_BYTES_MAX } else { 0 };
+            prop_assert!(bytes.len() - before <= ENTRY_BYTES_MAX + claim + name.len() + 2 + own.len());
         }
         let body = RecordBody::decode(&bytes).unwrap();
         prop_assert_eq!(body.time, Millis(time));
