@@ -272,8 +272,8 @@ mod inner { pub fn say() { fn nested() {} } }
         let keys: Vec<&str> = items.by_key().into_keys().collect();
         let wanted = [
             "Held",
-            "Held.seen",
             "Held.mark",
+            "Held.seen",
             "Held::look",
             "Place",
             "Place::Busy",
